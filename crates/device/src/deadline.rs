@@ -12,7 +12,7 @@ use forebay_units::Nanos;
 
 use crate::{
     Allocation, BlockDevice, Device, DeviceError, DeviceFuture, DramChange, DramStatus, ErrorKind,
-    Geometry, IoBuf, IoBytes, Operation, ReservationChange, Reservations, ZeroOptions,
+    Geometry, IoBuf, IoBytes, ObjectStats, Operation, ReservationChange, Reservations, ZeroOptions,
 };
 
 /// A task counts the ages of commands in this many parts of the span. Ages are not read off the
@@ -305,6 +305,9 @@ impl BlockDevice for Deadline {
     }
     fn dram(&self) -> Option<DramStatus> {
         self.shared.inner.borrow().as_ref().and_then(|inner| inner.dram())
+    }
+    fn objects(&self) -> Option<ObjectStats> {
+        self.shared.inner.borrow().as_ref().and_then(|inner| inner.objects())
     }
     fn take_dram_changes(&self) -> Vec<DramChange> {
         self.shared.inner.borrow().as_ref().map_or_else(Vec::new, |d| d.take_dram_changes())

@@ -10,7 +10,7 @@ pub use single_writer::{SingleWriter, WriterOpening};
 
 use crate::{
     Allocation, BlockDevice, DeviceFuture, DramChange, DramStatus, Geometry, IoBuf, IoBytes,
-    ReservationChange, Reservations, ZeroOptions,
+    ObjectStats, ReservationChange, Reservations, ZeroOptions,
 };
 
 /// A device that stands over another one. Every method passes the call on unchanged until a
@@ -105,6 +105,11 @@ pub trait Layer {
         self.inner().dram()
     }
 
+    /// As [`BlockDevice::objects`].
+    fn objects(&self) -> Option<ObjectStats> {
+        self.inner().objects()
+    }
+
     /// As [`BlockDevice::take_dram_changes`].
     fn take_dram_changes(&self) -> Vec<DramChange> {
         self.inner().take_dram_changes()
@@ -156,6 +161,9 @@ impl<L: Layer> BlockDevice for L {
     }
     fn dram(&self) -> Option<DramStatus> {
         Layer::dram(self)
+    }
+    fn objects(&self) -> Option<ObjectStats> {
+        Layer::objects(self)
     }
     fn take_dram_changes(&self) -> Vec<DramChange> {
         Layer::take_dram_changes(self)

@@ -10,6 +10,7 @@ mod file;
 pub mod layers;
 mod mapping;
 mod memory;
+mod objects;
 mod pmem;
 mod reservation;
 mod submission;
@@ -28,6 +29,7 @@ pub use file::{FileDevice, OpenOptions, probe_size_bytes};
 pub use layers::Layer;
 pub use mapping::Mapping;
 pub use memory::MemoryDevice;
+pub use objects::ObjectStats;
 pub use reservation::{ReservationChange, ReservationKey, Reservations};
 
 /// What a device call returns while it runs.
@@ -156,6 +158,11 @@ pub trait BlockDevice {
 
     /// What it shows of itself, if it is a log device in memory.
     fn dram(&self) -> Option<DramStatus> {
+        None
+    }
+
+    /// What it shows of itself, if its content is in an object store.
+    fn objects(&self) -> Option<ObjectStats> {
         None
     }
 

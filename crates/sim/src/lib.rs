@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod bucket;
 mod crash;
 mod disk;
 mod disk_state;
@@ -12,6 +13,7 @@ mod media;
 mod seed;
 mod world;
 
+pub use bucket::{Bucket, BucketClient, BucketConfig};
 pub use crash::{CrashPoint, Fate, Unflushed, random_fates};
 pub use disk::{DiscardReads, DiskConfig, SimDisk};
 pub use flash_disk::FlashDisk;

@@ -1,0 +1,461 @@
+//! The block device: reads, writes, flushes and reservations over a chain.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_device::{
+    BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, ObjectStats,
+    Operation, ReservationChange, Reservations, check_range,
+};
+use forebay_format::objects::{Extent, ObjectId, PAGE_BYTES, Record};
+use forebay_rt as rt;
+use forebay_rt::sync::Notify;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN};
+
+use crate::chain::Chain;
+use crate::failed;
+use crate::pending::{Batch, Pending, Put};
+use crate::requests::Requests;
+use crate::state::State;
+use crate::store::{Store, StoreError};
+
+/// Blocks at both ends of the device that the chain has itself: pools have their labels there.
+const LABEL_BLOCKS: u64 = 256;
+/// Bytes that wait in memory for their objects to be stored; further writes wait.
+const MEMORY_MAX_BYTES: u64 = 64 << 20;
+
+/// A block device whose content is in an object store.
+pub struct ObjectDevice {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    chain: Rc<Chain>,
+    pending: RefCell<Pending>,
+    /// Objects were stored, or the device failed.
+    stored: Rc<Notify>,
+}
+
+impl ObjectDevice {
+    /// Opens the device that `store` has. A store without one gets a device of `new_size_bytes`
+    /// with the first write. `host` tells this machine from others.
+    pub async fn open(
+        store: Rc<dyn Store>,
+        host: u64,
+        new_size_bytes: u64,
+    ) -> Result<Rc<Self>, DeviceError> {
+        let chain = Chain::open(Requests::new(store), host, new_size_bytes).await?;
+        let pending = RefCell::new(Pending::new(chain.writer));
+        Ok(Rc::new(Self { inner: Rc::new(Inner { chain, pending, stored: Notify::new() }) }))
+    }
+
+    /// Requests and bytes since it was opened, and what the store has of it.
+    #[must_use]
+    pub fn stats(&self) -> ObjectStats {
+        self.inner.stats()
+    }
+}
+
+impl Inner {
+    fn stats(&self) -> ObjectStats {
+        let state = self.chain.state.borrow();
+        let objects = state.extents.objects();
+        ObjectStats {
+            objects: objects.len() as u64,
+            stored_bytes: objects.map(|(_, blocks)| u64::from(blocks) * BLOCK_BYTES).sum(),
+            waiting_bytes: self.pending.borrow().memory_bytes,
+            ..self.chain.requests.stats()
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size_bytes: self.chain.state.borrow().size_bytes,
+            block_bytes: BLOCK_BYTES as u32,
+            volatile_cache: true,
+            discard_bytes: BLOCK_BYTES as u32,
+            read_only: false,
+        }
+    }
+
+    /// First block and number of blocks of a range that the device has.
+    fn blocks_of(
+        &self,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<(u64, u64), DeviceError> {
+        let name = self.chain.requests.name();
+        check_range(name, &self.geometry(), operation, offset_bytes, len_bytes)?;
+        Ok((offset_bytes / BLOCK_BYTES, len_bytes / BLOCK_BYTES))
+    }
+
+    /// Whether the chain has the content of a block itself.
+    fn is_page(&self, block: u64) -> bool {
+        let blocks = self.chain.state.borrow().size_bytes / BLOCK_BYTES;
+        block < LABEL_BLOCKS || block >= blocks.saturating_sub(LABEL_BLOCKS)
+    }
+
+    /// The parts of a range that are pages or are not: first block, blocks, and which.
+    fn parts_of(&self, first_block: u64, blocks: u64) -> Vec<(u64, u64, bool)> {
+        let end = first_block + blocks;
+        let last =
+            (self.chain.state.borrow().size_bytes / BLOCK_BYTES).saturating_sub(LABEL_BLOCKS);
+        let mut cuts = vec![first_block];
+        cuts.extend(
+            [LABEL_BLOCKS, last].into_iter().filter(|cut| (first_block + 1..end).contains(cut)),
+        );
+        cuts.push(end);
+        let ranges = cuts.windows(2).map(|cut| (cut[0], cut[1] - cut[0], self.is_page(cut[0])));
+        ranges.filter(|(_, blocks, _)| *blocks > 0).collect()
+    }
+
+    /// Fails once the device takes no more writes.
+    fn check_health(&self, operation: Operation) -> Result<(), DeviceError> {
+        match &self.pending.borrow().failure {
+            Some(failure) => Err(self.chain.failed(operation, failure.clone())),
+            None => Ok(()),
+        }
+    }
+
+    async fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> Result<IoBuf, DeviceError> {
+        let (first, blocks) = self.blocks_of(Operation::Read, offset_bytes, buf.len() as u64)?;
+        let mut rest = &mut buf[..];
+        for (first, blocks, is_page) in self.parts_of(first, blocks) {
+            let (part, after) = rest.split_at_mut(blocks as usize * BLOCK_LEN);
+            rest = after;
+            match is_page {
+                true => self.read_pages(first, part).await,
+                false => self.read_blocks(first, blocks, part).await,
+            }
+            .map_err(|error| {
+                let (name, len_bytes) = (self.chain.requests.name(), blocks * BLOCK_BYTES);
+                failed(name, Operation::Read, first * BLOCK_BYTES, len_bytes, error)
+            })?;
+        }
+        Ok(buf)
+    }
+
+    /// Labels are read as they are now: another machine may have written them.
+    async fn read_pages(&self, first_block: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        self.chain.refresh().await?;
+        let (state, pending) = (self.chain.state.borrow(), self.pending.borrow());
+        for (block, out) in (first_block..).zip(out.chunks_mut(PAGE_BYTES)) {
+            let known = state.pages.get(&block).map(|bytes| &bytes[..]);
+            match pending.page(block).or(known) {
+                Some(bytes) => out.copy_from_slice(bytes),
+                None => out.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_blocks(
+        &self,
+        first_block: u64,
+        blocks: u64,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        match self.read_objects(first_block, blocks, out).await {
+            // Another machine may have freed the object since this one last looked.
+            Err(StoreError::Missing) if !self.chain.is_last_writer() => {
+                self.chain.refresh().await?;
+                self.read_objects(first_block, blocks, out).await
+            }
+            other => other,
+        }
+    }
+
+    async fn read_objects(
+        &self,
+        first_block: u64,
+        blocks: u64,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        out.fill(0);
+        let mut wanted = Vec::new();
+        {
+            let (state, pending) = (self.chain.state.borrow(), self.pending.borrow());
+            let mut next = first_block;
+            let gap = |from: u64, to: u64| state.extents.lookup(from, to - from);
+            for extent in pending.lookup(first_block, blocks) {
+                wanted.extend(gap(next, extent.first_block));
+                next = extent.first_block + u64::from(extent.blocks);
+                if !pending.copy(&extent, &mut out[range_in(&extent, first_block)]) {
+                    wanted.push(extent);
+                }
+            }
+            wanted.extend(gap(next, first_block + blocks));
+        }
+        let gets = wanted.iter().map(|extent| {
+            let from = u64::from(extent.at) * BLOCK_BYTES;
+            let bytes = from..from + u64::from(extent.blocks) * BLOCK_BYTES;
+            async move { self.chain.requests.get(&extent.object.name(), Some(bytes)).await }
+        });
+        for (extent, parts) in wanted.iter().zip(rt::join_all(gets).await) {
+            let out = &mut out[range_in(extent, first_block)];
+            let mut done = 0;
+            for part in parts? {
+                let len = part.len().min(out.len() - done);
+                out[done..done + len].copy_from_slice(&part[..len]);
+                done += len;
+            }
+            if done < out.len() {
+                let text = format!("{} is shorter than it was", extent.object.name());
+                return Err(StoreError::Refused { text });
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(
+        self: Rc<Self>,
+        offset_bytes: u64,
+        data: IoBytes,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        let op = Operation::Write;
+        let (first, blocks) = self.blocks_of(op, offset_bytes, data.len() as u64)?;
+        let mut has_body = false;
+        for (part, blocks, is_page) in self.parts_of(first, blocks) {
+            let at = ((part - first) * BLOCK_BYTES) as usize;
+            let data = data.slice(at, blocks as usize * BLOCK_LEN);
+            if is_page {
+                self.check_health(op)?;
+                let mut pending = self.pending.borrow_mut();
+                for (block, bytes) in (part..).zip(data.chunks(PAGE_BYTES)) {
+                    pending.write_page(block, bytes);
+                }
+                continue;
+            }
+            has_body = true;
+            self.write_blocks(part, data).await?;
+        }
+        if fua {
+            self.sync(op, has_body).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_blocks(self: &Rc<Self>, first: u64, data: IoBytes) -> Result<(), DeviceError> {
+        let bytes = data.len() as u64;
+        loop {
+            self.check_health(Operation::Write)?;
+            let waiting = self.pending.borrow().memory_bytes;
+            if waiting == 0 || waiting + bytes <= MEMORY_MAX_BYTES {
+                break;
+            }
+            let stored = self.stored.notified();
+            self.put_runs();
+            stored.await;
+        }
+        let full = self.pending.borrow_mut().write(first, data);
+        full.into_iter().for_each(|put| self.put(put));
+        Ok(())
+    }
+
+    /// Begins to store all runs.
+    fn put_runs(self: &Rc<Self>) {
+        let puts = self.pending.borrow_mut().close_all();
+        puts.into_iter().for_each(|put| self.put(put));
+    }
+
+    fn put(self: &Rc<Self>, put: Put) {
+        let inner = self.clone();
+        rt::spawn_detached(Box::pin(async move {
+            let name = put.id.name();
+            let outcome = inner.chain.requests.put(&name, put.parts.clone(), false).await;
+            match outcome {
+                Ok(()) => inner.pending.borrow_mut().is_stored(&put),
+                Err(error) => inner.fail(error),
+            }
+            inner.stored.notify_all();
+        }));
+    }
+
+    fn fail(&self, error: StoreError) {
+        self.pending.borrow_mut().failure.get_or_insert(error);
+        self.stored.notify_all();
+    }
+
+    /// Makes what was written so far durable: pages, and with `body` everything else.
+    async fn sync(self: &Rc<Self>, op: Operation, body: bool) -> Result<(), DeviceError> {
+        let wanted = self.pending.borrow().seq;
+        // What is written in the same instant shares an entry.
+        rt::yield_now().await;
+        let guard = self.chain.appending.lock().await;
+        self.check_health(op)?;
+        let (pages, others) = self.pending.borrow().recorded;
+        if (if body { others.min(pages) } else { pages }) >= wanted {
+            return Ok(());
+        }
+        if body {
+            self.put_runs();
+        }
+        let batch = self.pending.borrow_mut().take(body);
+        let all_stored = || {
+            let pending = self.pending.borrow();
+            pending.failure.is_some() || pending.has_stored(&batch)
+        };
+        self.stored.until(all_stored).await;
+        self.check_health(op)?;
+        let recorded = self.record(op, batch).await;
+        drop(guard);
+        recorded
+    }
+
+    async fn record(self: &Rc<Self>, op: Operation, batch: Batch) -> Result<(), DeviceError> {
+        let decide = |state: &State| match state.may_write(self.chain.host) {
+            true => Ok(batch.records.clone()),
+            false => Err(ErrorKind::ReservationConflict),
+        };
+        if let Err(error) = self.chain.append(op, decide).await {
+            let text = error.to_string();
+            // Nothing that was to be durable may seem so later.
+            if error.kind != ErrorKind::ReservationConflict {
+                self.fail(StoreError::Refused { text });
+            }
+            return Err(error);
+        }
+        self.pending.borrow_mut().is_recorded(&batch);
+        let unused = self.chain.state.borrow_mut().extents.take_unused();
+        if !unused.is_empty() {
+            let chain = self.chain.clone();
+            rt::spawn_detached(Box::pin(async move {
+                // What stays is deleted when the device is next taken.
+                let names = unused.iter().map(ObjectId::name).collect();
+                let _ = chain.requests.delete(names).await;
+            }));
+        }
+        Ok(())
+    }
+
+    async fn discard(
+        self: Rc<Self>,
+        offset_bytes: u64,
+        len_bytes: u64,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        let op = Operation::Discard;
+        let (first, blocks) = self.blocks_of(op, offset_bytes, len_bytes)?;
+        self.check_health(op)?;
+        for (part, blocks, is_page) in self.parts_of(first, blocks) {
+            let mut pending = self.pending.borrow_mut();
+            match is_page {
+                true => (part..part + blocks).for_each(|block| {
+                    pending.write_page(block, &[0; PAGE_BYTES]);
+                }),
+                false => pending.discard(part, blocks),
+            }
+        }
+        match fua {
+            true => self.sync(op, true).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn change_reservations(
+        self: Rc<Self>,
+        change: ReservationChange,
+    ) -> Result<(), DeviceError> {
+        let op = Operation::Reservation;
+        let host = self.chain.host;
+        let guard = self.chain.appending.lock().await;
+        let refreshed = self.chain.refresh().await;
+        refreshed.map_err(|error| self.chain.failed(op, error))?;
+        self.chain.append(op, |state| reservation_record(state, host, change)).await?;
+        drop(guard);
+        if matches!(change, ReservationChange::Reserve { .. } | ReservationChange::Preempt { .. }) {
+            let chain = self.chain.clone();
+            rt::spawn_detached(Box::pin(async move {
+                // What is not found now is found when the device is next taken.
+                let _ = chain.sweep().await;
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// The record of a change of reservations, if the machine may make it.
+fn reservation_record(
+    state: &State,
+    host: u64,
+    change: ReservationChange,
+) -> Result<Vec<Record>, ErrorKind> {
+    let conflict = Err(ErrorKind::ReservationConflict);
+    let own = state.key_of(host);
+    Ok(vec![match change {
+        ReservationChange::Register { key } => Record::Register { key: key.0 },
+        ReservationChange::Unregister { key }
+        | ReservationChange::Reserve { key }
+        | ReservationChange::Preempt { key, .. }
+        | ReservationChange::Clear { key }
+            if own != Some(key.0) =>
+        {
+            return conflict;
+        }
+        ReservationChange::Unregister { .. } => Record::Unregister,
+        ReservationChange::Reserve { .. } => match state.holder() {
+            None => Record::Reserve,
+            Some(holder) if holder == host => return Ok(Vec::new()),
+            Some(_) => return conflict,
+        },
+        ReservationChange::Preempt { victim, .. } if state.has_key(victim.0) => {
+            Record::Preempt { victim: victim.0 }
+        }
+        ReservationChange::Preempt { .. } => return conflict,
+        ReservationChange::Clear { .. } => Record::Clear,
+    }])
+}
+
+/// The bytes of an extent in a read that begins at `first_block`.
+fn range_in(extent: &Extent, first_block: u64) -> std::ops::Range<usize> {
+    let from = (extent.first_block - first_block) as usize * BLOCK_LEN;
+    from..from + extent.blocks as usize * BLOCK_LEN
+}
+
+impl BlockDevice for ObjectDevice {
+    fn name(&self) -> &str {
+        self.inner.chain.requests.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(self.inner.read(offset_bytes, buf))
+    }
+
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(self.inner.clone().write(offset_bytes, data, fua))
+    }
+
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(self.inner.sync(Operation::Flush, true))
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(self.inner.clone().discard(offset_bytes, len_bytes, fua))
+    }
+
+    fn reservations(&self) -> DeviceFuture<'_, Reservations> {
+        Box::pin(async move {
+            let refreshed = self.inner.chain.refresh().await;
+            refreshed.map_err(|error| self.inner.chain.failed(Operation::Reservation, error))?;
+            Ok(self.inner.chain.state.borrow().reservations())
+        })
+    }
+
+    fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
+        Box::pin(self.inner.clone().change_reservations(change))
+    }
+
+    fn abandon(&self) {
+        self.inner.chain.requests.abandon();
+    }
+
+    fn objects(&self) -> Option<ObjectStats> {
+        Some(self.inner.stats())
+    }
+}

@@ -1,0 +1,31 @@
+#![doc = include_str!("../README.md")]
+
+mod chain;
+mod device;
+mod extents;
+mod pending;
+mod remote;
+mod requests;
+mod state;
+mod store;
+
+use forebay_device::{Cause, DeviceError, ErrorKind, Operation};
+
+pub use device::ObjectDevice;
+pub use remote::RemoteStore;
+pub use store::{Answer, Store, StoreError};
+
+/// The error of a device whose store has failed.
+fn failed(
+    device: &str,
+    operation: Operation,
+    offset_bytes: u64,
+    len_bytes: u64,
+    error: StoreError,
+) -> DeviceError {
+    let kind = match error {
+        StoreError::Missing => ErrorKind::Unreadable { offset_bytes, len_bytes },
+        other => ErrorKind::Layer(Cause::new(other)),
+    };
+    DeviceError::new(device, operation, offset_bytes, len_bytes, kind)
+}

@@ -1,0 +1,256 @@
+//! Stores of the world outside: S3 and what speaks its protocol, and folders.
+//!
+//! What enters: where the store is, settings. What leaves: a [`Store`]. What always holds: requests
+//! run on a thread of their own, and answers come back to the caller's; names and messages have no
+//! credentials. Who calls: openers of devices.
+
+use std::future::Future;
+use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path as FilePath;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_device::{IoBuf, IoBytes};
+use forebay_format::checksum::crc64;
+use forebay_rt as rt;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, Error, GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload,
+    RetryConfig,
+};
+use tokio::runtime::{Builder, Handle};
+
+use crate::store::{Answer, Store, StoreError};
+
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request may take. It is made again then.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A store on the network, or a folder.
+pub struct RemoteStore {
+    name: String,
+    prefix: Path,
+    store: Arc<dyn ObjectStore>,
+    runtime: Handle,
+    /// Ends the thread when it is dropped.
+    _running: tokio::sync::oneshot::Sender<()>,
+    /// Keeps other processes of this machine from opening it, until this one ends.
+    _lock: UnixListener,
+}
+
+impl RemoteStore {
+    /// Objects below `prefix` in a bucket of S3, or of a server that speaks its protocol.
+    /// `settings` are those of the environment and of profiles, by the names that AWS has for them,
+    /// such as `aws_access_key_id` or `aws_endpoint_url`; unknown ones are passed over.
+    pub fn s3(
+        name: &str,
+        bucket: &str,
+        prefix: &str,
+        settings: &[(String, String)],
+    ) -> Result<Rc<Self>, StoreError> {
+        // Another part of the process may have chosen a provider.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // Requests are made again by the device, which knows whether anyone waits.
+        let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        let mut client = ClientOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_timeout(REQUEST_TIMEOUT);
+        let mut builder = AmazonS3Builder::new().with_retry(retry);
+        for (key, value) in settings {
+            let Ok(key) = key.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() else { continue };
+            if key == AmazonS3ConfigKey::Endpoint && value.starts_with("http://") {
+                client = client.with_allow_http(true);
+            }
+            builder = builder.with_config(key, value);
+        }
+        let built = builder.with_bucket_name(bucket).with_client_options(client).build();
+        let store = built.map_err(|error| StoreError::Refused { text: first_line(&error) })?;
+        Self::over(name, Arc::new(store), prefix)
+    }
+
+    /// Objects as files below a folder, which is made if it is not there.
+    pub fn folder(name: &str, folder: &FilePath) -> Result<Rc<Self>, StoreError> {
+        let refused = |text: String| StoreError::Refused { text };
+        std::fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
+        let store = LocalFileSystem::new_with_prefix(folder)
+            .map_err(|error| refused(first_line(&error)))?
+            .with_fsync(true);
+        Self::over(name, Arc::new(store), "")
+    }
+
+    fn over(name: &str, store: Arc<dyn ObjectStore>, prefix: &str) -> Result<Rc<Self>, StoreError> {
+        let refused = |text: String| StoreError::Refused { text };
+        let lock = lock(name)?;
+        let prefix = Path::parse(prefix).map_err(|error| refused(error.to_string()))?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| refused(error.to_string()))?;
+        let handle = runtime.handle().clone();
+        let (running, ended) = tokio::sync::oneshot::channel();
+        rt::spawn_detached(Box::pin(rt::aside(move || {
+            // An error means that the store was dropped, as intended.
+            let _ = runtime.block_on(ended);
+            // A request that is still under way may block for as long as it wants.
+            runtime.shutdown_background();
+        })));
+        let name = name.to_owned();
+        Ok(Rc::new(Self { name, prefix, store, runtime: handle, _running: running, _lock: lock }))
+    }
+
+    fn path(&self, name: &str) -> Path {
+        name.split('/').filter(|part| !part.is_empty()).fold(self.prefix.clone(), Path::join)
+    }
+
+    /// Runs a request on the store's thread.
+    async fn run<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (done, answer) = rt::oneshot::channel();
+        self.runtime.spawn(async move {
+            // The caller may have stopped waiting.
+            let _ = done.send(request.await);
+        });
+        answer.await.unwrap_or_else(|_| {
+            Err(Error::Generic { store: "thread", source: "its thread has ended".into() })
+        })
+    }
+}
+
+/// A name in the kernel that one process can have at a time. Nothing of it is left when it ends.
+fn lock(name: &str) -> Result<UnixListener, StoreError> {
+    let name = name.split('?').next().unwrap_or(name);
+    // Such names have 107 bytes at most.
+    let name = format!("forebay-objects-{:016x}", crc64(name.as_bytes()));
+    let bound = SocketAddr::from_abstract_name(name).and_then(|at| UnixListener::bind_addr(&at));
+    bound.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => StoreError::InUse,
+        _ => StoreError::Refused { text: error.to_string() },
+    })
+}
+
+/// Bytes of a device for the network, which are not copied.
+struct Part(IoBytes);
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Store for RemoteStore {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn put<'a>(&'a self, name: &'a str, parts: Vec<IoBytes>, only_new: bool) -> Answer<'a, ()> {
+        let (store, path) = (self.store.clone(), self.path(name));
+        let payload: PutPayload =
+            parts.into_iter().map(|part| Bytes::from_owner(Part(part))).collect();
+        let mode = if only_new { PutMode::Create } else { PutMode::Overwrite };
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let request = async move { store.put_opts(&path, payload, options).await };
+        Box::pin(async move { self.run(request).await.map(|_| ()).map_err(|e| put_error(&e)) })
+    }
+
+    fn get<'a>(&'a self, name: &'a str, range: Option<Range<u64>>) -> Answer<'a, Vec<IoBytes>> {
+        let (store, path) = (self.store.clone(), self.path(name));
+        let range = range.map(GetRange::Bounded);
+        let request = async move {
+            let options = GetOptions { range, ..GetOptions::default() };
+            let chunks = store.get_opts(&path, options).await?.into_stream();
+            // Copied here, and not on the thread of the pool.
+            chunks.map_ok(|chunk| IoBuf::copy_of(&chunk).freeze()).try_collect::<Vec<_>>().await
+        };
+        Box::pin(async move { self.run(request).await.map_err(|error| get_error(&error)) })
+    }
+
+    fn delete(&self, names: Vec<String>) -> Answer<'_, ()> {
+        let store = self.store.clone();
+        let paths: Vec<_> = names.iter().map(|name| Ok(self.path(name))).collect();
+        let request = async move {
+            let mut deleted = store.delete_stream(stream::iter(paths).boxed());
+            while let Some(outcome) = deleted.next().await {
+                match outcome {
+                    Ok(_) | Err(Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        };
+        Box::pin(async move { self.run(request).await.map_err(|error| put_error(&error)) })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+        let store = self.store.clone();
+        let (folder, whole) = (self.path(prefix), self.prefix.clone());
+        let request = async move {
+            let folder = (!folder.as_ref().is_empty()).then_some(folder);
+            let found: Vec<_> = store.list(folder.as_ref()).try_collect().await?;
+            let mut names = Vec::new();
+            for object in found {
+                if let Some(parts) = object.location.prefix_match(&whole) {
+                    let parts: Vec<String> = parts.map(|part| part.as_ref().to_owned()).collect();
+                    names.push(parts.join("/"));
+                }
+            }
+            names.sort_unstable();
+            Ok(names)
+        };
+        Box::pin(async move { self.run(request).await.map_err(|error| put_error(&error)) })
+    }
+}
+
+fn get_error(error: &Error) -> StoreError {
+    match error {
+        Error::NotFound { .. } if !is_about_bucket(error) => StoreError::Missing,
+        other => put_error(other),
+    }
+}
+
+fn put_error(error: &Error) -> StoreError {
+    let text = first_line(error);
+    match error {
+        Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::Exists,
+        Error::Generic { .. } if !is_refusal(&text) => StoreError::Unavailable { text },
+        _ => StoreError::Refused { text },
+    }
+}
+
+fn is_about_bucket(error: &Error) -> bool {
+    error.to_string().contains("NoSuchBucket")
+}
+
+/// Whether the store has refused a request for good. The crate keeps the status to itself, but
+/// prints it.
+fn is_refusal(text: &str) -> bool {
+    let Some((_, after)) = text.split_once("status code: 4") else { return false };
+    // Too late, too many, or at the same time as another: these may be asked again.
+    !["08", "09", "29"].iter().any(|digits| after.starts_with(digits))
+}
+
+/// The error in one line. Stores answer with whole documents.
+fn first_line(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        source = inner.source();
+    }
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((at, _)) = line.char_indices().nth(300) {
+        line.truncate(at);
+        line.push('…');
+    }
+    line
+}

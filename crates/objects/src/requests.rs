@@ -1,0 +1,127 @@
+//! Requests to a store: each is made again until the store answers, and counted.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_device::{IoBytes, ObjectStats};
+use forebay_rt as rt;
+use forebay_rt::sync::Semaphore;
+use forebay_units::Nanos;
+
+use crate::store::{Store, StoreError};
+
+/// The pause before a request is made again, at first.
+const FIRST_PAUSE: Nanos = Nanos::from_millis(50);
+/// The longest such pause.
+const LONGEST_PAUSE: Nanos = Nanos::from_secs(10);
+/// Requests of a kind that are under way at once.
+const DEPTH: u64 = 16;
+/// Objects that are deleted with one request.
+const DELETED_AT_ONCE: usize = 1000;
+
+/// Requests of one device.
+pub(crate) struct Requests {
+    store: Rc<dyn Store>,
+    gets: Rc<Semaphore>,
+    puts: Rc<Semaphore>,
+    /// Whether no caller waits any more: requests are not made again.
+    abandoned: Cell<bool>,
+    stats: RefCell<ObjectStats>,
+}
+
+impl Requests {
+    pub fn new(store: Rc<dyn Store>) -> Self {
+        Self {
+            store,
+            gets: Semaphore::new(DEPTH),
+            puts: Semaphore::new(DEPTH),
+            abandoned: Cell::new(false),
+            stats: RefCell::default(),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    /// From here on a request that gets no answer fails.
+    pub fn abandon(&self) {
+        self.abandoned.set(true);
+    }
+
+    pub fn stats(&self) -> ObjectStats {
+        *self.stats.borrow()
+    }
+
+    pub async fn put(
+        &self,
+        name: &str,
+        parts: Vec<IoBytes>,
+        only_new: bool,
+    ) -> Result<(), StoreError> {
+        let _permit = self.puts.acquire(1).await;
+        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let put = || {
+            self.stats.borrow_mut().puts += 1;
+            self.stats.borrow_mut().put_bytes += bytes;
+            self.store.put(name, parts.clone(), only_new)
+        };
+        self.until_answered(put).await
+    }
+
+    pub async fn get(
+        &self,
+        name: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<Vec<IoBytes>, StoreError> {
+        let _permit = self.gets.acquire(1).await;
+        let get = || {
+            self.stats.borrow_mut().gets += 1;
+            self.store.get(name, range.clone())
+        };
+        let parts = self.until_answered(get).await?;
+        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        self.stats.borrow_mut().got_bytes += bytes;
+        Ok(parts)
+    }
+
+    pub async fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let list = || {
+            self.stats.borrow_mut().lists += 1;
+            self.store.list(prefix)
+        };
+        self.until_answered(list).await
+    }
+
+    pub async fn delete(&self, names: Vec<String>) -> Result<(), StoreError> {
+        for part in names.chunks(DELETED_AT_ONCE) {
+            let delete = || {
+                self.stats.borrow_mut().deletes += part.len() as u64;
+                self.store.delete(part.to_vec())
+            };
+            self.until_answered(delete).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a request until it is answered. Pauses grow, and vary so that clients of a store that
+    /// comes back do not ask all at once.
+    async fn until_answered<T, F>(&self, mut request: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match request().await {
+                Err(StoreError::Unavailable { .. }) if !self.abandoned.get() => {
+                    self.stats.borrow_mut().retries += 1;
+                    rt::sleep(Nanos(pause.0 / 2 + rt::random_below(pause.0))).await;
+                    pause = Nanos(pause.0 * 2).min(LONGEST_PAUSE);
+                }
+                answer => return answer,
+            }
+        }
+    }
+}

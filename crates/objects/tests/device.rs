@@ -1,0 +1,322 @@
+//! A device over simulated stores, calm and stormy, against a model, over crashes and takeovers.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{
+    BlockDevice, DeviceError, ErrorKind, IoBuf, IoBytes, ReservationChange, ReservationKey,
+};
+use forebay_rt::{self as rt, Runtime};
+use forebay_sim::{Bucket, BucketConfig, Seed};
+use forebay_units::{BLOCK_BYTES, Nanos};
+
+use forebay_objects::{ObjectDevice, Store};
+
+const SIZE_BYTES: u64 = 64 << 20;
+
+/// A store that fails in every way it can, often.
+fn stormy() -> BucketConfig {
+    BucketConfig {
+        least_latency: Nanos::from_millis(10),
+        latency_span: Nanos::from_millis(50),
+        refused: 60,
+        unanswered: 40,
+        late: 30,
+        repeated: 40,
+        listing_lag: Nanos::from_secs(2),
+        down: false,
+    }
+}
+
+fn fill(len: usize, seed: u64) -> IoBytes {
+    let mut buf = IoBuf::zeroed(len);
+    for (at, block) in buf.chunks_mut(4096).enumerate() {
+        let stamp = (seed << 20) + at as u64 + 1;
+        block.chunks_mut(8).for_each(|word| word.copy_from_slice(&stamp.to_le_bytes()));
+    }
+    buf.freeze()
+}
+
+async fn open(bucket: &Rc<Bucket>, host: u64) -> Rc<ObjectDevice> {
+    ObjectDevice::open(bucket.client("objects"), host, SIZE_BYTES).await.unwrap()
+}
+
+async fn take(device: &ObjectDevice, key: u64, victim: Option<u64>) {
+    let key = ReservationKey(key);
+    device.change_reservations(ReservationChange::Register { key }).await.unwrap();
+    let change = match victim {
+        None => ReservationChange::Reserve { key },
+        Some(victim) => {
+            ReservationChange::Preempt { key, victim: ReservationKey(victim), abort: true }
+        }
+    };
+    device.change_reservations(change).await.unwrap();
+}
+
+async fn expect(device: &ObjectDevice, offset: u64, want: &[u8]) {
+    let got = device.read(offset, IoBuf::zeroed(want.len())).await.unwrap();
+    assert!(got[..] == *want, "other bytes at {offset}");
+}
+
+#[test]
+fn what_was_flushed_is_there_when_it_is_opened_again() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        let (label, body, end) = (fill(8192, 1), fill(1 << 20, 2), fill(4096, 3));
+        device.write(4096, label.clone(), true).await.unwrap();
+        device.write(2 << 20, body.clone(), false).await.unwrap();
+        device.write(SIZE_BYTES - 4096, end.clone(), false).await.unwrap();
+        // Before the flush it is read from memory.
+        expect(&device, 2 << 20, &body).await;
+        device.flush().await.unwrap();
+        device.write(8 << 20, body.clone(), false).await.unwrap();
+        drop(device);
+        let device = open(&bucket, 1).await;
+        expect(&device, 4096, &label).await;
+        expect(&device, 2 << 20, &body).await;
+        expect(&device, SIZE_BYTES - 4096, &end).await;
+        // What was not flushed is not there, and its object is deleted when the device is taken.
+        expect(&device, 8 << 20, &vec![0; 1 << 20]).await;
+        take(&device, 5, None).await;
+        rt::sleep(Nanos::from_secs(5)).await;
+        let objects = bucket.names().iter().filter(|name| name.starts_with("data/")).count();
+        assert_eq!(objects, 1);
+        device.discard(2 << 20, 1 << 20, true).await.unwrap();
+        rt::sleep(Nanos::from_secs(5)).await;
+        assert!(!bucket.names().iter().any(|name| name.starts_with("data/")));
+    });
+}
+
+#[test]
+fn objects_of_something_else_are_left_alone() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let client = bucket.client("objects");
+        Store::put(&*client, "holiday.jpg", vec![fill(4096, 1)], true).await.unwrap();
+        let error = ObjectDevice::open(client, 1, SIZE_BYTES).await.map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("holiday.jpg"), "{error}");
+    });
+}
+
+#[test]
+fn checkpoints_keep_the_chain_short() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        take(&device, 1, None).await;
+        for beat in 0..1000 {
+            device.write(786_432, fill(4096, beat), true).await.unwrap();
+        }
+        rt::sleep(Nanos::from_secs(5)).await;
+        let names = bucket.names();
+        let with = |prefix: &str| names.iter().filter(|name| name.starts_with(prefix)).count();
+        assert_eq!(with("checkpoint/"), 2);
+        assert!(with("chain/") < 300, "{} entries", with("chain/"));
+        // Another opening reads few of them, and finds the last.
+        let again = open(&bucket, 2).await;
+        assert!(again.stats().gets < 150, "{:?}", again.stats());
+        expect(&again, 786_432, &fill(4096, 999)).await;
+    });
+}
+
+#[test]
+fn a_machine_that_was_replaced_writes_nothing_more() {
+    for seed in 0..8 {
+        Runtime::simulated(seed).block_on(async move {
+            let config = if seed % 2 == 0 { BucketConfig::calm() } else { stormy() };
+            let bucket = Bucket::new(config, Seed(seed));
+            let old = open(&bucket, 1).await;
+            take(&old, 11, None).await;
+            old.write(4 << 20, fill(1 << 20, 1), false).await.unwrap();
+            old.flush().await.unwrap();
+            let new = open(&bucket, 2).await;
+            // It goes on while the other one takes the device.
+            let late = old.clone();
+            let writes = rt::spawn(async move {
+                for round in 2..10_000 {
+                    late.write(4 << 20, fill(1 << 20, round), false).await?;
+                    late.flush().await?;
+                }
+                Ok::<(), DeviceError>(())
+            });
+            rt::sleep(Nanos::from_millis(700)).await;
+            take(&new, 22, Some(11)).await;
+            let after = new.read(4 << 20, IoBuf::zeroed(1 << 20)).await.unwrap();
+            let error = writes.await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::ReservationConflict, "{error}");
+            // Nor when it tries again, long after the entries that it missed are covered.
+            for beat in 0..400 {
+                new.write(786_432, fill(4096, beat), true).await.unwrap();
+            }
+            rt::sleep(Nanos::from_secs(20)).await;
+            let error = old.write(0, fill(4096, 9), true).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::ReservationConflict, "{error}");
+            expect(&new, 4 << 20, &after).await;
+            expect(&*open(&bucket, 3).await, 4 << 20, &after).await;
+        });
+    }
+}
+
+#[test]
+fn of_two_that_take_it_at_once_one_has_it() {
+    for seed in 0..16 {
+        Runtime::simulated(seed).block_on(async move {
+            let bucket = Bucket::new(stormy(), Seed(seed));
+            let old = open(&bucket, 1).await;
+            take(&old, 11, None).await;
+            let (a, b) = (open(&bucket, 2).await, open(&bucket, 3).await);
+            let preempt = async |device: Rc<ObjectDevice>, key: u64| {
+                let (key, victim) = (ReservationKey(key), ReservationKey(11));
+                device.change_reservations(ReservationChange::Register { key }).await.unwrap();
+                let change = ReservationChange::Preempt { key, victim, abort: true };
+                device.change_reservations(change).await
+            };
+            let outcomes =
+                rt::join_all([(a.clone(), 22), (b.clone(), 33)].map(|(d, k)| preempt(d, k)));
+            let won = outcomes.await.iter().filter(|outcome| outcome.is_ok()).count();
+            assert_eq!(won, 1);
+            let holders =
+                [a.reservations().await.unwrap().holder, b.reservations().await.unwrap().holder];
+            assert_eq!(holders[0], holders[1]);
+            assert_ne!(holders[0], Some(ReservationKey(11)));
+            old.flush().await.unwrap();
+            old.write(0, fill(4096, 1), true).await.unwrap_err();
+        });
+    }
+}
+
+#[test]
+fn a_store_that_is_down_is_waited_for_until_nobody_waits() {
+    Runtime::simulated(3).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(3));
+        let device = open(&bucket, 1).await;
+        bucket.set_config(BucketConfig { down: true, ..BucketConfig::calm() });
+        device.write(2 << 20, fill(4096, 1), false).await.unwrap();
+        let flushing = device.clone();
+        let flush = rt::spawn(async move { flushing.flush().await });
+        rt::sleep(Nanos::from_secs(600)).await;
+        bucket.set_config(BucketConfig::calm());
+        flush.await.unwrap();
+        assert!(device.stats().retries > 10);
+        bucket.set_config(BucketConfig { down: true, ..BucketConfig::calm() });
+        device.write(3 << 20, fill(4096, 2), false).await.unwrap();
+        let flushing = device.clone();
+        let flush = rt::spawn(async move { flushing.flush().await });
+        rt::sleep(Nanos::from_secs(60)).await;
+        device.abandon();
+        flush.await.unwrap_err();
+        // It takes no more writes: those before are unknown.
+        bucket.set_config(BucketConfig::calm());
+        device.write(4 << 20, fill(4096, 3), false).await.unwrap_err();
+        device.flush().await.unwrap_err();
+    });
+}
+
+#[test]
+fn a_lost_object_is_an_error_that_says_where() {
+    Runtime::simulated(3).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(3));
+        let device = open(&bucket, 1).await;
+        device.write(2 << 20, fill(1 << 20, 1), false).await.unwrap();
+        device.flush().await.unwrap();
+        let name = bucket.names().into_iter().find(|name| name.starts_with("data/")).unwrap();
+        assert!(bucket.lose(&name));
+        let error = device.read((2 << 20) + 8192, IoBuf::zeroed(4096)).await.unwrap_err();
+        let (offset_bytes, len_bytes) = ((2 << 20) + 8192, 4096);
+        assert_eq!(error.kind, ErrorKind::Unreadable { offset_bytes, len_bytes });
+    });
+}
+
+/// What a block may hold: what was durable last, or anything written since.
+struct Model {
+    durable: BTreeMap<u64, u64>,
+    since: BTreeMap<u64, Vec<u64>>,
+    discarded: BTreeMap<u64, bool>,
+}
+
+/// Writes, discards, flushes and reads in a row, with crashes between, over a store that fails.
+#[test]
+fn a_device_is_as_a_model_says_over_crashes() {
+    for seed in 0..12 {
+        Runtime::simulated(seed).block_on(model_run(seed));
+    }
+}
+
+async fn model_run(seed: u64) {
+    const BLOCKS: u64 = 700;
+    let mut rng = Seed(seed).derive("ops").rng();
+    let bucket = Bucket::new(stormy(), Seed(seed));
+    let mut model =
+        Model { durable: BTreeMap::new(), since: BTreeMap::new(), discarded: BTreeMap::new() };
+    let mut device = open(&bucket, 1).await;
+    take(&device, 1, None).await;
+    for stamp in 1..150u64 {
+        // Labels, the border, and blocks behind it.
+        let first = 200 + rng.below(BLOCKS);
+        let blocks = 1 + rng.below(40);
+        match rng.below(10) {
+            0..5 => {
+                let data = fill((blocks * BLOCK_BYTES) as usize, stamp);
+                device.write(first * BLOCK_BYTES, data, false).await.unwrap();
+                for at in 0..blocks {
+                    model.since.entry(first + at).or_default().push((stamp << 20) + at + 1);
+                }
+            }
+            5 => {
+                device.discard(first * BLOCK_BYTES, blocks * BLOCK_BYTES, false).await.unwrap();
+                for at in first..first + blocks {
+                    model.discarded.insert(at, true);
+                    model.since.entry(at).or_default().push(0);
+                }
+            }
+            6 | 7 => {
+                device.flush().await.unwrap();
+                for (block, stamps) in std::mem::take(&mut model.since) {
+                    model.durable.insert(block, *stamps.last().unwrap());
+                }
+            }
+            8 => {
+                drop(device);
+                device = open(&bucket, 1).await;
+                let key = ReservationKey(stamp);
+                // A late request of the process before may come in between.
+                while let Err(error) =
+                    device.change_reservations(ReservationChange::Register { key }).await
+                {
+                    assert_eq!(error.kind, ErrorKind::ReservationConflict);
+                    device = open(&bucket, 1).await;
+                }
+                check(&device, &mut model, true).await;
+            }
+            _ => check(&device, &mut model, false).await,
+        }
+    }
+}
+
+async fn check(device: &ObjectDevice, model: &mut Model, after_crash: bool) {
+    let got = device.read(200 * BLOCK_BYTES, IoBuf::zeroed(800 * 4096)).await.unwrap();
+    for (block, bytes) in (200u64..).zip(got.chunks(4096)) {
+        let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert!(bytes.chunks(8).all(|word| word == found.to_le_bytes()), "block {block} is torn");
+        let durable = model.durable.get(&block).copied().unwrap_or(0);
+        let since = model.since.get(&block).cloned().unwrap_or_default();
+        let is_right = match (after_crash, since.last()) {
+            (true, _) => found == durable || since.contains(&found),
+            (false, Some(last)) => found == *last,
+            (false, None) => found == durable,
+        };
+        // What was discarded may hold anything that was there before.
+        let may_be_old = model.discarded.contains_key(&block);
+        assert!(
+            is_right || may_be_old,
+            "block {block} has {found:#x}, not {durable:#x} or {since:x?}"
+        );
+        if after_crash && found != durable {
+            model.durable.insert(block, found);
+        }
+    }
+    if after_crash {
+        model.since.clear();
+    }
+}

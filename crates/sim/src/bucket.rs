@@ -1,0 +1,271 @@
+//! An object store in virtual time, which fails as object stores fail.
+//!
+//! What enters: requests. What leaves: answers after a while, errors whose outcome is unknown.
+//! What always holds: of several puts of a new object one succeeds at most, and a get that begins
+//! after a put was answered finds the object; listings may lag.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_device::{IoBuf, IoBytes};
+use forebay_objects::{Answer, Store, StoreError};
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use crate::{Rng, Seed};
+
+/// How a store behaves. Chances are in thousandths of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketConfig {
+    /// The shortest time that a request takes.
+    pub least_latency: Nanos,
+    /// The usual span above it; one request in fifty takes ten times as long.
+    pub latency_span: Nanos,
+    /// Requests that the store answers with 503, without an effect.
+    pub refused: u64,
+    /// Requests that have their effect without an answer.
+    pub unanswered: u64,
+    /// Requests without an answer whose effect comes later.
+    pub late: u64,
+    /// Puts that the network repeats later.
+    pub repeated: u64,
+    /// How long a listing may lag behind.
+    pub listing_lag: Nanos,
+    /// Whether no client gets an answer.
+    pub down: bool,
+}
+
+impl BucketConfig {
+    /// A store that answers at once and never fails.
+    #[must_use]
+    pub fn calm() -> Self {
+        Self {
+            least_latency: Nanos::from_millis(1),
+            latency_span: Nanos::from_millis(1),
+            refused: 0,
+            unanswered: 0,
+            late: 0,
+            repeated: 0,
+            listing_lag: Nanos(0),
+            down: false,
+        }
+    }
+}
+
+/// The longest time after which the effect of a request may come.
+const LATE_SPAN: Nanos = Nanos::from_secs(8);
+
+/// The objects of a store. Its clients are made by [`Bucket::client`].
+pub struct Bucket {
+    config: Cell<BucketConfig>,
+    objects: RefCell<BTreeMap<String, Rc<[IoBytes]>>>,
+    /// Changes of names, for listings: when, which, and whether it is there.
+    changes: RefCell<Vec<(Nanos, String, bool)>>,
+    rng: RefCell<Rng>,
+}
+
+impl Bucket {
+    /// An empty store.
+    #[must_use]
+    pub fn new(config: BucketConfig, seed: Seed) -> Rc<Self> {
+        Rc::new(Self {
+            config: Cell::new(config),
+            objects: RefCell::default(),
+            changes: RefCell::default(),
+            rng: RefCell::new(seed.derive("bucket").rng()),
+        })
+    }
+
+    /// A client that calls itself `name`.
+    #[must_use]
+    pub fn client(self: &Rc<Self>, name: &str) -> Rc<BucketClient> {
+        Rc::new(BucketClient { bucket: self.clone(), name: name.to_owned() })
+    }
+
+    /// From here on the store behaves as `config` says.
+    pub fn set_config(&self, config: BucketConfig) {
+        self.config.set(config);
+    }
+
+    /// Names of all objects, in order.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.objects.borrow().keys().cloned().collect()
+    }
+
+    /// Loses an object. Returns whether there was one.
+    pub fn lose(&self, name: &str) -> bool {
+        self.objects.borrow_mut().remove(name).is_some()
+    }
+
+    fn chance(&self, thousandths: u64) -> bool {
+        thousandths > 0 && self.rng.borrow_mut().below(1000) < thousandths
+    }
+
+    async fn take_time(&self) {
+        let BucketConfig { least_latency, latency_span, .. } = self.config.get();
+        let span = match self.chance(20) {
+            true => latency_span.0 * 10,
+            false => latency_span.0,
+        };
+        let more = self.rng.borrow_mut().below(span.max(1));
+        rt::sleep(Nanos(least_latency.0 + more)).await;
+    }
+
+    fn note(&self, name: &str, is_there: bool) {
+        self.changes.borrow_mut().push((rt::now(), name.to_owned(), is_there));
+    }
+
+    fn store(&self, name: &str, parts: &[IoBytes], only_new: bool) -> Result<(), StoreError> {
+        let mut objects = self.objects.borrow_mut();
+        if only_new && objects.contains_key(name) {
+            return Err(StoreError::Exists);
+        }
+        objects.insert(name.to_owned(), parts.into());
+        drop(objects);
+        self.note(name, true);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) {
+        if self.objects.borrow_mut().remove(name).is_some() {
+            self.note(name, false);
+        }
+    }
+
+    /// Names as a listing shows them: as they were a while ago.
+    fn listing(&self, prefix: &str) -> Vec<String> {
+        let lag = self.config.get().listing_lag.0;
+        let lag = if lag > 0 { self.rng.borrow_mut().below(lag) } else { 0 };
+        let as_of = Nanos(rt::now().0.saturating_sub(lag));
+        let mut names: std::collections::BTreeSet<String> =
+            self.objects.borrow().keys().cloned().collect();
+        for (at, name, is_there) in self.changes.borrow().iter().rev() {
+            if *at <= as_of {
+                break;
+            }
+            match is_there {
+                true => names.remove(name),
+                false => names.insert(name.clone()),
+            };
+        }
+        names.into_iter().filter(|name| name.starts_with(prefix)).collect()
+    }
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    Refused,
+    Unanswered,
+    Late,
+    Repeated,
+}
+
+/// A client of a [`Bucket`].
+pub struct BucketClient {
+    bucket: Rc<Bucket>,
+    name: String,
+}
+
+impl BucketClient {
+    fn unavailable(text: &str) -> StoreError {
+        StoreError::Unavailable { text: text.to_owned() }
+    }
+
+    /// Lets a request reach the store, and draws what becomes of it.
+    async fn reach(&self) -> Result<Fate, StoreError> {
+        self.bucket.take_time().await;
+        if self.bucket.config.get().down {
+            rt::sleep(Nanos::from_secs(1)).await;
+            return Err(Self::unavailable("connection refused"));
+        }
+        let config = self.bucket.config.get();
+        let fates = [
+            (config.refused, Fate::Refused),
+            (config.unanswered, Fate::Unanswered),
+            (config.late, Fate::Late),
+            (config.repeated, Fate::Repeated),
+        ];
+        let drawn = fates.into_iter().find(|(chance, _)| self.bucket.chance(*chance));
+        Ok(drawn.map_or(Fate::Answered, |(_, fate)| fate))
+    }
+
+    /// Has a change of the store its effect by its fate.
+    async fn change<T: 'static>(
+        &self,
+        change: impl Fn(&Bucket) -> Result<T, StoreError> + 'static,
+    ) -> Result<T, StoreError> {
+        let fate = self.reach().await?;
+        if fate == Fate::Refused {
+            return Err(Self::unavailable("503 Slow Down"));
+        }
+        if fate == Fate::Late {
+            self.later(change);
+            return Err(Self::unavailable("timed out"));
+        }
+        let answer = change(&self.bucket);
+        match fate {
+            Fate::Unanswered => return Err(Self::unavailable("connection reset")),
+            Fate::Repeated => self.later(change),
+            _ => {}
+        }
+        self.bucket.take_time().await;
+        answer
+    }
+
+    fn later<T: 'static>(&self, change: impl Fn(&Bucket) -> Result<T, StoreError> + 'static) {
+        let bucket = self.bucket.clone();
+        let pause = Nanos(bucket.rng.borrow_mut().below(LATE_SPAN.0));
+        rt::spawn_detached(Box::pin(async move {
+            rt::sleep(pause).await;
+            let _ = change(&bucket);
+        }));
+    }
+}
+
+impl Store for BucketClient {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn put<'a>(&'a self, name: &'a str, parts: Vec<IoBytes>, only_new: bool) -> Answer<'a, ()> {
+        let name = name.to_owned();
+        Box::pin(self.change(move |bucket| bucket.store(&name, &parts, only_new)))
+    }
+
+    fn get<'a>(&'a self, name: &'a str, range: Option<Range<u64>>) -> Answer<'a, Vec<IoBytes>> {
+        Box::pin(async move {
+            if self.reach().await? != Fate::Answered {
+                return Err(Self::unavailable("503 Slow Down"));
+            }
+            let found = self.bucket.objects.borrow().get(name).cloned();
+            self.bucket.take_time().await;
+            let parts = found.ok_or(StoreError::Missing)?;
+            let Some(range) = range else { return Ok(parts.to_vec()) };
+            let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            let end = (range.end as usize).min(all.len());
+            let start = (range.start as usize).min(end);
+            Ok(vec![IoBuf::copy_of(&all[start..end]).freeze()])
+        })
+    }
+
+    fn delete(&self, names: Vec<String>) -> Answer<'_, ()> {
+        Box::pin(self.change(move |bucket| {
+            names.iter().for_each(|name| bucket.remove(name));
+            Ok(())
+        }))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+        Box::pin(async move {
+            if self.reach().await? != Fate::Answered {
+                return Err(Self::unavailable("503 Slow Down"));
+            }
+            Ok(self.bucket.listing(prefix))
+        })
+    }
+}
