@@ -21,6 +21,7 @@ use crate::files;
 use crate::free_memory::{free_memory_bytes, memory_bytes};
 use crate::log;
 use crate::log_memory;
+use crate::object_stores;
 use crate::path_probe::{NoAnswer, probe, probe_each};
 use crate::remote_log;
 use crate::vdevs::{devices_of, devices_of_mut};
@@ -35,6 +36,9 @@ pub struct FileOpener;
 
 impl Opener for FileOpener {
     fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        if object_stores::is_name(path) {
+            return Box::pin(object_stores::open(path, self.host()));
+        }
         match remote_log::is_name(path) {
             true => Box::pin(remote_log::open(path)),
             false => Box::pin(log_memory::open(path)),
@@ -154,8 +158,12 @@ pub fn resolve_new(word: &str) -> Result<String, Failure> {
 pub async fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
     log_memory::check_names(spec)?;
     remote_log::check_places(spec)?;
+    object_stores::check_places(spec)?;
     for device in devices_of_mut(spec).filter(|device| is_path(device)) {
         *device = resolve_new(device)?;
+    }
+    for device in devices_of_mut(spec).filter(|device| object_stores::is_name(device)) {
+        *device = object_stores::resolve(device)?;
     }
     for device in devices_of_mut(spec).filter(|device| remote_log::is_name(device)) {
         *device = remote_log::resolve(device).await?;
@@ -174,13 +182,19 @@ pub async fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
 }
 
 fn is_path(device: &str) -> bool {
-    !log_memory::is_name(device) && !remote_log::is_name(device)
+    !log_memory::is_name(device) && !is_elsewhere(device)
+}
+
+/// Whether the name is one of a device that is not on this machine.
+#[must_use]
+pub fn is_elsewhere(device: &str) -> bool {
+    remote_log::is_name(device) || object_stores::is_name(device)
 }
 
 /// The name of a device of an existing pool: a path becomes absolute, a name from `pool status`
 /// such as `mirror-1` stays.
 pub fn resolve_member(word: &str) -> Result<String, Failure> {
-    if remote_log::is_name(word) {
+    if is_elsewhere(word) {
         return Ok(word.to_owned());
     }
     let path = named(word);
@@ -217,7 +231,7 @@ pub async fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
         search_folder(Path::new("/dev"), false, &mut paths).await?;
     }
     for place in places {
-        if let Some(name) = place.to_str().filter(|place| remote_log::is_name(place)) {
+        if let Some(name) = place.to_str().filter(|place| is_elsewhere(place)) {
             paths.push(name.to_owned());
             continue;
         }

@@ -25,6 +25,7 @@ pub mod members;
 mod memory;
 mod metrics;
 mod notify;
+mod object_stores;
 mod path_probe;
 pub mod pool_access;
 pub mod pools;

@@ -27,6 +27,7 @@ use crate::attachments::KernelConnections;
 use crate::control::{
     Action, Handler, Hello, KernelFront, PROTOCOL_VERSION, Reply, Request, Response, StatusReport,
 };
+use crate::devices::is_elsewhere;
 use crate::drives::Drives;
 use crate::explain::advice;
 use crate::failure::{ErrorCode, Failure};
@@ -571,7 +572,7 @@ fn check_side(pool: &PoolStatus, device: &str, new: &str) -> Result<(), Failure>
 /// The paths of the devices of a group or log device.
 fn leaves(vdev: &VdevStatus, paths: &mut BTreeSet<String>) {
     // A missing device may be shown by another name than its path.
-    if vdev.children.is_empty() && (vdev.name.starts_with('/') || remote_log::is_name(&vdev.name)) {
+    if vdev.children.is_empty() && (vdev.name.starts_with('/') || is_elsewhere(&vdev.name)) {
         paths.insert(vdev.name.clone());
     }
     vdev.children.iter().for_each(|child| leaves(child, paths));

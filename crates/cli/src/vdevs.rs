@@ -4,9 +4,13 @@ use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec};
 use forebay_units::Layout;
 
 use crate::failure::{ErrorCode, Failure};
+use crate::object_stores;
 
 /// Devices of one group, or of one mirror of log devices.
 const DEVICES_MAX: usize = 24;
+
+/// The keyword of a group in object stores.
+const OBJECTS: &str = "objects";
 
 /// What the words that are being read name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,7 +29,7 @@ struct OpenGroup {
     devices: Vec<String>,
 }
 
-/// Reads `[raid0|mirror|raidz1|raidz2|raidz3] DEV... [log [mirror] DEV...] [cache DEV...]
+/// Reads `[raid0|mirror|raidz1|raidz2|raidz3|objects] DEV... [log [mirror] DEV...] [cache DEV...]
 /// [spare DEV...]`.
 ///
 /// Checks what the words alone tell: keywords, counts, and devices named twice.
@@ -120,6 +124,9 @@ fn is_unknown_keyword(word: &str) -> bool {
 }
 
 fn keyword(word: &str) -> Option<(&'static str, Layout)> {
+    if word == OBJECTS {
+        return Some((OBJECTS, Layout::Raid0));
+    }
     let layout = Layout::parse(if word == "raidz" { "raidz1" } else { word })?;
     Some((layout.as_str(), layout))
 }
@@ -140,6 +147,13 @@ fn close(open: OpenGroup, section: Section, spec: &mut PoolSpec) -> Result<(), F
         }
         list.extend(devices);
         return Ok(());
+    }
+    if word == Some(OBJECTS)
+        && let Some(device) = devices.iter().find(|device| !object_stores::is_name(device))
+    {
+        let message = format!("{device} is not in an object store");
+        return Err(Failure::usage(message)
+            .with_hint("behind 'objects' there are names such as s3://BUCKET/PREFIX"));
     }
     let in_log = section == Section::Log;
     let least = match layout {

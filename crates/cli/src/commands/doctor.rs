@@ -21,7 +21,6 @@ use crate::doctor::{
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
 use crate::pool_access::PoolAccess;
-use crate::remote_log;
 use crate::render::document;
 
 /// The result, for `--json`.
@@ -146,7 +145,7 @@ async fn devices_of(access: &PoolAccess, pool: &str) -> Result<Vec<Examined>, Fa
 
 /// Calls `take` for each device that is on this machine.
 fn leaves(vdev: &VdevStatus, take: &mut impl FnMut(&VdevStatus)) {
-    if vdev.children.is_empty() && vdev.name.starts_with('/') && !remote_log::is_name(&vdev.name) {
+    if vdev.children.is_empty() && vdev.name.starts_with('/') {
         take(vdev);
     }
     vdev.children.iter().for_each(|child| leaves(child, take));

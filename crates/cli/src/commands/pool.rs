@@ -12,10 +12,11 @@ use super::{events, import, iostat, scan, status};
 use crate::args::{Listing, NameList, PoolCommand, Report, ScanVerb};
 use crate::attachments::{devices_of, refuse_attached, take_away_all};
 use crate::control::{Action, Reply};
-use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
+use crate::devices::{FileOpener, is_elsewhere, resolve_member, resolve_new, resolve_spec};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::log_memory::{self, Made};
+use crate::object_stores;
 use crate::pool_access::PoolAccess;
 use crate::remote_log;
 use crate::render;
@@ -161,6 +162,9 @@ async fn kept_or_undone<T>(made: Made, outcome: Result<T, Failure>) -> Result<T,
     outcome
 }
 
+/// How long a store may be away before the pool is suspended, unless the operator says otherwise.
+const OBJECTS_TIMEOUT_SECS: u32 = 3600;
+
 /// Switches of `pool create`.
 struct Creation {
     force: bool,
@@ -187,6 +191,12 @@ async fn create(
         )));
     }
     resolve_spec(&mut spec).await?;
+    object_stores::check_log(&spec)?;
+    if object_stores::has_any(&spec) {
+        // A store that is away comes back, and the log takes what is written meanwhile.
+        let patience = spec.properties.entry("device_timeout".to_owned());
+        patience.or_insert_with(|| OBJECTS_TIMEOUT_SECS.to_string());
+    }
     if dry_run {
         Pool::check_new(Rc::new(FileOpener), pool, &spec).await?;
         return Ok(Outcome::text(render::layout(pool, &spec)));
@@ -327,6 +337,7 @@ async fn clear_labels(devices: &[String], force: bool) -> Result<Outcome, Failur
     for device in devices {
         resolved.push(match remote_log::is_name(device) {
             true => remote_log::resolve(device).await?,
+            false if object_stores::is_name(device) => object_stores::resolve(device)?,
             false => resolve_new(device)?,
         });
     }
@@ -340,11 +351,11 @@ async fn clear_labels(devices: &[String], force: bool) -> Result<Outcome, Failur
 /// memory. One whose memory is lost has a header only.
 async fn clear_device(device: &str, force: bool) -> Result<(), Failure> {
     match Pool::clear_label(Rc::new(FileOpener), device, force).await {
-        Ok(()) if remote_log::is_name(device) => {}
+        Ok(()) if is_elsewhere(device) => {}
         Ok(()) => log_memory::clear_header(device).await.map(drop)?,
         Err(error) => {
             let is_open = FileOpener.open(device).await.is_ok();
-            let may_clear = !remote_log::is_name(device)
+            let may_clear = !is_elsewhere(device)
                 && (force || (is_open && matches!(error, AdminError::NoLabel { .. })));
             if !may_clear || !log_memory::clear_header(device).await? {
                 return Err(error.into());

@@ -1,0 +1,41 @@
+//! Names of devices in object stores, and the files of AWS's tools.
+
+use super::*;
+
+#[test]
+fn names_say_where_and_how_large() {
+    let named = parse("s3://backups/pools/tank?size=2T").unwrap();
+    let (bucket, prefix) = ("backups".to_owned(), "pools/tank".to_owned());
+    assert_eq!(named.place, Place::Bucket { bucket, prefix });
+    assert_eq!((named.name.as_str(), named.size_bytes), ("s3://backups/pools/tank", 2 << 40));
+    let named = parse("file:///srv/tank/").unwrap();
+    assert_eq!(named.place, Place::Folder(PathBuf::from("/srv/tank")));
+    assert_eq!(named.size_bytes, DEFAULT_SIZE_BYTES);
+    for wrong in [
+        "s3://backups",
+        "s3:///tank",
+        "file://srv/tank",
+        "s3://b/p?size=1M",
+        "s3://b/p?size=9E",
+        "s3://b/p?colour=red",
+        "s3://key:secret@b/p",
+    ] {
+        assert!(is_name(wrong));
+        parse(wrong).unwrap_err();
+    }
+    assert!(!is_name("/dev/s3"));
+}
+
+#[test]
+fn settings_are_those_of_the_profile() {
+    let text = "[default]\nregion = eu-north-1\n# region = nowhere\n\n[profile lab]\n\
+                endpoint_url=http://127.0.0.1:7070\n  aws_access_key_id = AKIA\n\
+                [other]\nregion=x\n";
+    let own = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(section_of(text, "default"), [own("aws_region", "eu-north-1")]);
+    assert_eq!(
+        section_of(text, "profile lab"),
+        [own("aws_endpoint_url", "http://127.0.0.1:7070"), own("aws_access_key_id", "AKIA")]
+    );
+    assert_eq!(section_of(text, "lab"), []);
+}
