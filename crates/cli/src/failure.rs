@@ -50,6 +50,8 @@ pub enum ErrorCode {
     PoolExists,
     /// No pool of this name is known or was found.
     PoolNotFound,
+    /// Another machine used the pool last and did not export it; it is silent now.
+    PoolNotExported,
     /// The request needs a server that serves the pool.
     PoolNotServed,
     /// A server serves the pool already.

@@ -13,7 +13,7 @@ use forebay_pool::{Pool, ReceiveOptions, SendOptions};
 use forebay_units::Nanos;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, ReceivedStream, Reply, Request};
-use crate::devices::{FileOpener, wait_until_free, wait_until_free_for};
+use crate::devices::{FileOpener, is_elsewhere, wait_until_free, wait_until_free_for};
 use crate::failure::{ErrorCode, Failure};
 use crate::holders::{Holder, holders};
 use crate::log;
@@ -485,8 +485,9 @@ pub async fn import_known(
         action: Action::Import { paths, options },
     };
     let devices = known.devices.iter().map(PathBuf::from).collect();
-    // A path that does not answer is there.
-    let looks = probe_each(devices, Path::exists).await;
+    // A path that does not answer is there, and what is elsewhere is asked by the import.
+    let is_there = |path: &Path| path.to_str().is_some_and(is_elsewhere) || path.exists();
+    let looks = probe_each(devices, is_there).await;
     if looks.iter().all(|(_, exists)| *exists == Ok(false)) {
         return Err(devices_gone(known));
     }
@@ -521,7 +522,8 @@ fn devices_held(known: &KnownPool, holders: &[Holder]) -> Failure {
 fn cannot_open(name: &str, why: Failure) -> Failure {
     let mut failure = why;
     // These name the pool themselves.
-    if !matches!(failure.code, ErrorCode::PoolUnavailable | ErrorCode::PoolExists) {
+    let names_it = [ErrorCode::PoolUnavailable, ErrorCode::PoolNotExported, ErrorCode::PoolExists];
+    if !names_it.contains(&failure.code) {
         failure.message = format!("pool '{name}' cannot be opened: {}", failure.message);
     }
     if failure.code == ErrorCode::NoSpace && failure.hint.is_empty() {

@@ -10,7 +10,7 @@ use forebay_rt::Runtime;
 use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
 use crate::commands::{
     Outcome, attach, bench_nbd, check_service, detach, doctor, doctor_without_pools, log_target,
-    man, pool, qualify, record_pool, report, serve, top, trace, up, volume, witness,
+    man, pool, qualify, record_pool, report, serve, standby, top, trace, up, volume, witness,
 };
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
@@ -80,6 +80,10 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Serve(args) => {
             let listeners = inherited_listeners()?;
             on_pools(true, async |access| serve(args, listeners, access).await)?
+        }
+        Command::Standby(args) => {
+            let listeners = inherited_listeners()?;
+            on_pools(true, async |access| standby(args, listeners, access).await)?
         }
         Command::Pool { command } => {
             on_pools(handles_signals(&command), async |access| pool(command, &access).await)?

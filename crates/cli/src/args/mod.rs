@@ -24,7 +24,9 @@ pub use qualify::{
     CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb, QualifyArgs, QualifyCommand,
     QualifyVerb, ReportArgs, SecondsRange, Wait, WitnessArgs,
 };
-pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs, WebArgs, listen_address};
+pub use serve::{
+    ListenAddress, SecurityArgs, ServeArgs, StandbyArgs, UpArgs, WebArgs, listen_address,
+};
 pub use top::TopArgs;
 pub use trace::{
     CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, RecordPoolArgs, ReplayArgs,
@@ -117,6 +119,15 @@ pub enum Command {
         Listeners, TLS, limits and pools can also be named in a file:\n  \
         forebay serve --config /etc/forebay/forebay.toml --check")]
     Serve(ServeArgs),
+    /// Serve pools as soon as the machine that has them lets them go, or is silent.
+    #[command(after_help = "Example:\n  \
+        forebay standby --take-over tank -d s3://backups/tank?size=2T -d nbds://10.0.0.2/log0 \
+        --listen tcp:10.0.0.9:10809\n\n\
+        It looks again every other second, and serves the pools from then on as 'forebay serve' \
+        does. A machine is silent when its heartbeat has not moved for four seconds. With \
+        --take-over the pool is then imported with -f: make sure that nothing else may take it, \
+        or that its devices fence the other machine, as those in object stores do.")]
+    Standby(StandbyArgs),
     /// Measure performance.
     #[command(
         arg_required_else_help = true,

@@ -136,6 +136,18 @@ pub struct ServeArgs {
     pub pools: Vec<String>,
 }
 
+/// Arguments of `forebay standby`.
+#[derive(Args, Debug)]
+pub struct StandbyArgs {
+    /// Take the pool from a machine that is silent and did not export it. Without this the standby
+    /// waits until that machine exports it.
+    #[arg(long)]
+    pub take_over: bool,
+    /// As for serving.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {

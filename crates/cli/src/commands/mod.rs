@@ -37,7 +37,7 @@ pub use pages::man;
 pub use pool::pool;
 pub use qualify::{disk_folder, drive_health, qualify};
 pub use report::report;
-pub use serve::{check_service, serve};
+pub use serve::{check_service, serve, standby};
 pub use top::top;
 pub use trace::{record_pool, trace};
 pub use up::up;

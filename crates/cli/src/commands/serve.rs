@@ -4,10 +4,12 @@ use std::path::Path;
 use std::rc::Rc;
 
 use forebay_pool::spec::{ImportOptions, Told};
+use forebay_rt as rt;
 use forebay_rt::net::Listener;
+use forebay_units::Nanos;
 
 use super::outcome::Outcome;
-use crate::args::ServeArgs;
+use crate::args::{ServeArgs, StandbyArgs};
 use crate::devices::{FileOpener, search};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
@@ -19,18 +21,51 @@ use crate::serving::{Serving, page_access, refuse_exposed, tls_config};
 use crate::state::{Environment, KnownPool, StateDir, locate};
 use crate::terminal::with_waiting_line;
 
+/// How long a standby waits before it looks again.
+const STANDBY_PAUSE: Nanos = Nanos::from_secs(2);
+
 /// Serves until a signal comes.
 pub async fn serve(
     args: ServeArgs,
     inherited: Vec<Listener>,
     access: PoolAccess,
 ) -> Result<Outcome, Failure> {
-    let state = access.state().clone();
     let config = settings(&args)?;
     let chosen = choose(&config, &access).await?;
+    serve_with(config, Opening::Now(chosen), inherited, access).await
+}
+
+/// Serves until a signal comes, as soon as the pools may be imported.
+pub async fn standby(
+    args: StandbyArgs,
+    inherited: Vec<Listener>,
+    access: PoolAccess,
+) -> Result<Outcome, Failure> {
+    let config = settings(&args.serve)?;
+    if config.pools.is_empty() {
+        return Err(Failure::usage("a standby needs the names of its pools")
+            .with_hint("for example 'forebay standby tank -d /dev/disk/by-id'"));
+    }
+    let opening = Opening::Standby { take_over: args.take_over };
+    serve_with(config, opening, inherited, access).await
+}
+
+/// When the pools are opened.
+enum Opening {
+    /// At once, those that were found.
+    Now(Vec<KnownPool>),
+    /// When no other machine uses them.
+    Standby { take_over: bool },
+}
+
+async fn serve_with(
+    config: ServiceConfig,
+    opening: Opening,
+    inherited: Vec<Listener>,
+    access: PoolAccess,
+) -> Result<Outcome, Failure> {
+    let state = access.state().clone();
     let every = config.pools.is_empty();
-    let options =
-        if config.directories.is_empty() { KNOWN_POOL_OPTIONS } else { ImportOptions::default() };
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     check_places(&config).await?;
@@ -49,7 +84,17 @@ pub async fn serve(
     if let Some(folder) = &config.vhost_user {
         serving.serve_machines(folder)?;
     }
-    let opened = stop.unless_asked(open_all(&serving, &chosen, every, &options)).await;
+    let opened = match &opening {
+        Opening::Now(chosen) => {
+            let is_known = config.directories.is_empty();
+            let options = if is_known { KNOWN_POOL_OPTIONS } else { ImportOptions::default() };
+            stop.unless_asked(open_all(&serving, chosen, every, &options)).await
+        }
+        Opening::Standby { take_over } => {
+            let waiting = open_when_free(&serving, &config, &access, *take_over);
+            stop.unless_asked(waiting).await
+        }
+    };
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),
         Some(Err(failure)) => {
@@ -256,6 +301,42 @@ async fn choose(config: &ServiceConfig, access: &PoolAccess) -> Result<Vec<Known
 
 fn not_found(message: String) -> Failure {
     Failure::new(ErrorCode::PoolNotFound, message)
+}
+
+/// Imports the pools once no other machine uses them; with `take_over` also from a machine that is
+/// silent. Reports why it waits, whenever the reason changes.
+async fn open_when_free(
+    serving: &Serving,
+    config: &ServiceConfig,
+    access: &PoolAccess,
+    take_over: bool,
+) -> Result<(), Failure> {
+    let options = ImportOptions { force: take_over, ..ImportOptions::default() };
+    let mut reported = String::new();
+    loop {
+        let opened = match choose(config, access).await {
+            Ok(chosen) => open_all(serving, &chosen, false, &options).await,
+            Err(failure) => Err(failure),
+        };
+        let failure = match opened {
+            Err(failure) if !is_final(failure.code) => failure,
+            other => return other,
+        };
+        if failure.message != reported {
+            let hint = match failure.code {
+                ErrorCode::PoolNotExported => "; --take-over would import it",
+                _ => "",
+            };
+            log::notice(&format!("standing by: {}{hint}", failure.message));
+            reported = failure.message;
+        }
+        rt::sleep(STANDBY_PAUSE).await;
+    }
+}
+
+/// Whether waiting does not help.
+fn is_final(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::Usage | ErrorCode::PoolAmbiguous | ErrorCode::PoolServed)
 }
 
 /// Imports all of `chosen`. A pool that cannot be imported is a failure, unless `every` known pool

@@ -91,6 +91,7 @@ fn import_code(kind: &ImportErrorKind) -> ErrorCode {
     match kind {
         ImportErrorKind::NotFound { .. } => ErrorCode::PoolNotFound,
         ImportErrorKind::Ambiguous => ErrorCode::PoolAmbiguous,
+        ImportErrorKind::NotExportedElsewhere => ErrorCode::PoolNotExported,
         _ => ErrorCode::PoolUnavailable,
     }
 }
