@@ -48,6 +48,10 @@ random_file image 64M
 run nbdcopy --flush image "$(uri p/image)"
 run "$FOREBAY" pool sync p
 
+counts() { "$FOREBAY" pool status --json p | jq -e ".. | objects | .objects? | objects | $1" >/dev/null || fail "not so: $1"; }
+counts ".objects >= 4 and .stored_bytes >= 64 * 1048576 and .puts > .objects and .waiting_bytes == 0"
+"$FOREBAY" pool status p | grep -q "objects of s3://pools/tank" || fail "$("$FOREBAY" pool status p)"
+
 say "the gateway is killed under load, and comes back"
 load 1
 kill -9 $GATEWAY
@@ -64,6 +68,7 @@ sleep 3
 kill -CONT $GATEWAY
 loaded "a gateway that stood still"
 [ "$(health)" = ONLINE ] || fail "the pool is $(health)"
+counts ".retries > 0"
 
 say "kill -9 of the server, with the store away until it is back"
 load 3

@@ -63,17 +63,21 @@ impl RemoteStore {
         let mut client = ClientOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_timeout(REQUEST_TIMEOUT);
+        let mut place = format!("{bucket}/{prefix}");
         let mut builder = AmazonS3Builder::new().with_retry(retry);
         for (key, value) in settings {
             let Ok(key) = key.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() else { continue };
             if key == AmazonS3ConfigKey::Endpoint && value.starts_with("http://") {
                 client = client.with_allow_http(true);
             }
+            if key == AmazonS3ConfigKey::Endpoint {
+                place = format!("{value}/{bucket}/{prefix}");
+            }
             builder = builder.with_config(key, value);
         }
         let built = builder.with_bucket_name(bucket).with_client_options(client).build();
         let store = built.map_err(|error| StoreError::Refused { text: first_line(&error) })?;
-        Self::over(name, Arc::new(store), prefix)
+        Self::over(name, &place, Arc::new(store), prefix)
     }
 
     /// Objects as files below a folder, which is made if it is not there.
@@ -83,12 +87,17 @@ impl RemoteStore {
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| refused(first_line(&error)))?
             .with_fsync(true);
-        Self::over(name, Arc::new(store), "")
+        Self::over(name, &folder.display().to_string(), Arc::new(store), "")
     }
 
-    fn over(name: &str, store: Arc<dyn ObjectStore>, prefix: &str) -> Result<Rc<Self>, StoreError> {
+    fn over(
+        name: &str,
+        place: &str,
+        store: Arc<dyn ObjectStore>,
+        prefix: &str,
+    ) -> Result<Rc<Self>, StoreError> {
         let refused = |text: String| StoreError::Refused { text };
-        let lock = lock(name)?;
+        let lock = lock(place)?;
         let prefix = Path::parse(prefix).map_err(|error| refused(error.to_string()))?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| refused(error.to_string()))?;
@@ -125,10 +134,9 @@ impl RemoteStore {
 }
 
 /// A name in the kernel that one process can have at a time. Nothing of it is left when it ends.
-fn lock(name: &str) -> Result<UnixListener, StoreError> {
-    let name = name.split('?').next().unwrap_or(name);
+fn lock(place: &str) -> Result<UnixListener, StoreError> {
     // Such names have 107 bytes at most.
-    let name = format!("forebay-objects-{:016x}", crc64(name.as_bytes()));
+    let name = format!("forebay-objects-{:016x}", crc64(place.as_bytes()));
     let bound = SocketAddr::from_abstract_name(name).and_then(|at| UnixListener::bind_addr(&at));
     bound.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => StoreError::InUse,

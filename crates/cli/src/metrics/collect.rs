@@ -97,6 +97,7 @@ pub fn metrics(
     volumes(&mut out, &samples);
     devices(&mut out, &samples);
     log_memories(&mut out, &samples);
+    super::objects::objects(&mut out, samples.iter().map(|sample| &sample.status));
     drives_below(&mut out, &samples);
     out.finish()
 }

@@ -5,6 +5,7 @@
 
 mod collect;
 mod exposition;
+mod objects;
 mod protobuf;
 mod server;
 

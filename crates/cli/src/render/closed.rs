@@ -50,6 +50,7 @@ fn unread(path: &str) -> VdevStatus {
         note: None,
         protection: None,
         memory: None,
+        objects: None,
         size_bytes: 0,
         space: None,
         io: IoCounts::default(),

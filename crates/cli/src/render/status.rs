@@ -60,6 +60,7 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
     text.push_str(&device_tree(name, *state, groups, logs, caches, errors_shown));
     text.push_str(&spares(pool));
     logs.iter().for_each(|log| text.push_str(&log_memory(log)));
+    groups.iter().for_each(|group| text.push_str(&objects(group)));
     if verbose {
         text.push_str(&drive_lines(drives));
     }
@@ -208,6 +209,30 @@ fn log_memory(vdev: &VdevStatus) -> String {
         }
     }
     vdev.children.iter().for_each(|child| text.push_str(&log_memory(child)));
+    text
+}
+
+/// What devices in object stores have there, and what was asked of the stores.
+fn objects(vdev: &VdevStatus) -> String {
+    let mut text = String::new();
+    if let Some(o) = &vdev.objects {
+        let (stored, put, got) =
+            (bytes(o.stored_bytes, false), bytes(o.put_bytes, false), bytes(o.got_bytes, false));
+        text.push_str(&format!(
+            "\n\tobjects of {}: {}, {stored}\n",
+            visible(&vdev.name),
+            o.objects
+        ));
+        let requests = format!(
+            "{} puts ({put}), {} gets ({got}), {} listings, {} deleted, {} made again",
+            o.puts, o.gets, o.lists, o.deletes, o.retries
+        );
+        text.push_str(&format!("\t  requests since it was opened: {requests}\n"));
+        if o.waiting_bytes > 0 {
+            text.push_str(&format!("\t  {} wait to be stored\n", bytes(o.waiting_bytes, false)));
+        }
+    }
+    vdev.children.iter().for_each(|child| text.push_str(&objects(child)));
     text
 }
 

@@ -70,6 +70,7 @@ fn vdev(name: &str, kind: VdevKind, children: Vec<VdevStatus>) -> VdevStatus {
         note: None,
         protection: None,
         memory: None,
+        objects: None,
         size_bytes: 1 << 32,
         space: None,
         io: if children.is_empty() { io(1000, 200) } else { IoCounts::default() },

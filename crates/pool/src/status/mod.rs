@@ -3,8 +3,10 @@
 mod cache;
 pub(crate) mod events;
 mod log_memory;
+mod objects;
 mod pulse;
 pub(crate) mod report;
+mod space;
 pub(crate) mod stats;
 mod volume;
 pub(crate) mod volume_times;
@@ -21,7 +23,9 @@ use crate::import::error::ImportErrorKind;
 pub use cache::{CacheDeviceStats, CacheStats};
 pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
 pub use log_memory::{LogMemory, Survives};
+pub use objects::ObjectsStatus;
 pub use pulse::{Pulse, Timings};
+pub use space::VdevSpace;
 pub use volume::{SnapshotStatus, VolumeStatus};
 
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
@@ -156,6 +160,9 @@ pub struct VdevStatus {
     /// Of a log device in memory that is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<LogMemory>,
+    /// Of a device in an object store that is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectsStatus>,
     /// Usable bytes (devices: their size).
     pub size_bytes: u64,
     /// Space used, of groups and log devices.
@@ -165,16 +172,6 @@ pub struct VdevStatus {
     pub io: IoCounts,
     /// Its members.
     pub children: Vec<VdevStatus>,
-}
-
-/// Space of a group or of a log device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VdevSpace {
-    /// Bytes between the labels of its devices, parity included; a mirror counts as one side.
-    pub raw_size_bytes: u64,
-    /// Live bytes with their parity, as of the last committed group. On a log device: bytes that
-    /// are not yet in the main store, or 0 when the log does not use it.
-    pub raw_alloc_bytes: Option<u64>,
 }
 
 /// Reads, writes, flushes and discards of a device.

@@ -11,8 +11,8 @@ use crate::layout::log_number;
 use crate::opener::OpenDevice;
 use crate::status::stats::io_counts;
 use crate::status::{
-    Health, LogMemory, PoolCondition, PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase,
-    VdevKind, VdevNote, VdevSpace, VdevStatus,
+    Health, LogMemory, ObjectsStatus, PoolCondition, PoolStatus, PoolSummary, Protection, ScanKind,
+    ScanPhase, VdevKind, VdevNote, VdevSpace, VdevStatus,
 };
 
 impl Pool {
@@ -100,7 +100,11 @@ impl Pool {
                             let io = devices.get(&DeviceId(m.device)).map(|d| d.counted.counts());
                             let scan = self.scan_status();
                             let mut vdev = member_status(m, now, io, scan.as_ref());
-                            vdev.protection = self.protection(devices.get(&DeviceId(m.device)));
+                            let open = devices.get(&DeviceId(m.device));
+                            vdev.protection = self.protection(open);
+                            vdev.objects = open
+                                .and_then(|open| open.device().objects())
+                                .map(ObjectsStatus::from);
                             let suspect = self.health.diagnosis.suspects(DeviceId(m.device));
                             if suspect && vdev.state == Health::Online && vdev.note.is_none() {
                                 vdev.state = Health::Degraded;
@@ -287,6 +291,7 @@ pub(crate) fn leaf(path: &str, size_bytes: u64, state: Health) -> VdevStatus {
         note: None,
         protection: None,
         memory: None,
+        objects: None,
         size_bytes,
         space: None,
         io: crate::status::IoCounts::default(),
@@ -347,6 +352,7 @@ pub(crate) fn branch(
         note: None,
         protection: None,
         memory: None,
+        objects: None,
         size_bytes: sum(|c| c.size_bytes),
         space: None,
         io: crate::status::IoCounts::default(),
