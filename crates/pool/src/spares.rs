@@ -2,6 +2,7 @@
 //!
 //! What always holds: a device is taken only if it is empty at that moment, and a member is
 //! replaced by one device at a time. A spare carries no label: the pool holds it open instead.
+//! The task never waits for a command's turn: the pool's end has that while it waits for tasks.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,12 +112,14 @@ impl Pool {
             return false;
         };
         drop(candidate);
-        let outcome = self.replace(&member.path, None, false).await;
+        let Some(turn) = self.turn_of_task().await else { return false };
+        let outcome = self.replace_in(turn, &member.path, None, false).await;
         self.note_replacement(&member.path, member, outcome)
     }
 
     /// Puts the smallest spare that is large enough in the place of `member`.
     async fn take_spare(&self, member: &MemberConfig) {
+        let Some(turn) = self.turn_of_task().await else { return };
         let Ok(needed) = self.needed_bytes(member) else { return };
         let fits = |(path, spare): &(&String, &Candidate)| {
             spare.size_bytes >= needed && !self.was_refused(path, member)
@@ -129,7 +132,7 @@ impl Pool {
         let Some(path) = chosen else { return };
         // It leaves the spares with the configuration that makes it a member.
         let spare = self.leave_spares(&path);
-        let outcome = self.replace(&member.path, Some(&path), false).await;
+        let outcome = self.replace_in(turn, &member.path, Some(&path), false).await;
         if !self.note_replacement(&path, member, outcome) {
             self.config.borrow_mut().spares.extend(spare);
         }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use forebay_array::{ArrayError, MemberState};
 use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_rt::sync::MutexGuard;
 use forebay_units::{DeviceId, Layout};
 
 use crate::Pool;
@@ -297,6 +298,17 @@ impl Pool {
         force: bool,
     ) -> Result<(), AdminError> {
         let turn = self.turn().await?;
+        self.replace_in(turn, device, new, force).await
+    }
+
+    /// The same, in a turn that the caller has.
+    pub(crate) async fn replace_in(
+        &self,
+        turn: MutexGuard<'_, ()>,
+        device: &str,
+        new: Option<&str>,
+        force: bool,
+    ) -> Result<(), AdminError> {
         let old = self.find_member(device)?;
         let path = new.unwrap_or(&old.path).to_owned();
         if path == old.path && self.is_log(old.device) {

@@ -143,3 +143,39 @@ fn spares_that_are_too_small_or_not_empty_are_not_taken() {
         holds_all(&pool.open_volume("v").unwrap()).await;
     });
 }
+
+/// An export has its turn, waits for the pool's tasks, and the task that replaces devices wants a
+/// turn.
+#[test]
+fn a_pool_ends_while_a_spare_is_about_to_be_taken() {
+    for autoreplace in ["off", "on"] {
+        Runtime::simulated(4).block_on(async move {
+            let rack = Rack::new(DEVICES, 64 << 20);
+            let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+            let v = written(&pool).await;
+            pool.set("autoreplace", autoreplace).await.unwrap();
+            let turn = pool.admin.lock().await;
+            let export = rt::spawn({
+                let pool = pool.clone();
+                async move { pool.export().await }
+            });
+            rack.pull(&["b"]);
+            v.write(8 << 20, stamp(4096, 9), true).await.unwrap();
+            pool.sync().await.unwrap();
+            drop(v);
+            health_within(&pool, Health::Degraded, 10).await;
+            rt::sleep(Nanos::from_secs(30)).await;
+            assert!(!pool.has_ended(), "the export waits for its turn");
+            drop(turn);
+            let ended = rt::timeout(Nanos::from_secs(600), export).await;
+            ended.expect("the export comes to its end").unwrap();
+            drop(pool);
+            rack.put_back(&["b"]);
+            let options = ImportOptions::default();
+            let paths = names(&["a", "b", "c", "l", "s"]);
+            let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+            expect(&pool.open_volume("v").unwrap(), 8 << 20, &stamp(4096, 9)).await;
+            assert_eq!(pool.status().spares.len(), 1, "the spare is still one");
+        });
+    }
+}
