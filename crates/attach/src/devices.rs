@@ -25,12 +25,34 @@ impl Default for System {
     }
 }
 
+/// The part of the kernel that a volume is attached by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Driver {
+    /// The NBD client.
+    Nbd,
+    /// The ublk driver.
+    Ublk,
+}
+
+impl Driver {
+    /// The name of a device of this driver.
+    #[must_use]
+    pub fn device_name(self, index: u32) -> String {
+        match self {
+            Self::Nbd => format!("nbd{index}"),
+            Self::Ublk => format!("ublkb{index}"),
+        }
+    }
+}
+
 /// A device that a volume is attached as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
     /// Its path, such as `/dev/nbd0`.
     pub path: PathBuf,
-    /// Its number.
+    /// What it is attached by.
+    pub driver: Driver,
+    /// Its number at the driver.
     pub index: u32,
     /// Its volume.
     pub identity: Identity,
@@ -41,7 +63,8 @@ pub struct Attached {
 }
 
 impl System {
-    /// The devices that volumes are attached as, by their numbers. None when there is no module.
+    /// The devices that volumes are attached as by NBD, by their numbers. None when there is no
+    /// module.
     pub fn attached(&self) -> io::Result<Vec<Attached>> {
         let mut all = Vec::new();
         if !self.has_client() {
@@ -56,17 +79,20 @@ impl System {
             // The kernel removes the file when the device is taken away.
             let Some(text) = text(&folder.join("backend")) else { continue };
             let Some(identity) = Identity::decode(&text) else { continue };
-            let sectors: u64 = number(&folder.join("size")).unwrap_or(0);
-            all.push(Attached {
-                path: self.dev.join(name),
-                index,
-                identity,
-                size_bytes: sectors * SECTOR_BYTES,
-                read_only: number(&folder.join("ro")) == Some(1u8),
-            });
+            all.extend(self.shown(Driver::Nbd, index, identity));
         }
         all.sort_by_key(|device| device.index);
         Ok(all)
+    }
+
+    /// A device as `/sys/block` shows it.
+    pub(crate) fn shown(&self, driver: Driver, index: u32, identity: Identity) -> Option<Attached> {
+        let name = driver.device_name(index);
+        let folder = self.sys.join("block").join(&name);
+        let sectors: u64 = number(&folder.join("size"))?;
+        let read_only = number(&folder.join("ro")) == Some(1u8);
+        let (path, size_bytes) = (self.dev.join(name), sectors * SECTOR_BYTES);
+        Some(Attached { path, driver, index, identity, size_bytes, read_only })
     }
 
     /// Whether the kernel's NBD client is loaded.
@@ -75,7 +101,13 @@ impl System {
         self.sys.join("module/nbd").exists()
     }
 
-    /// Whether the device with this number is attached, to whatever.
+    /// Whether the kernel's ublk driver is loaded.
+    #[must_use]
+    pub fn has_ublk(&self) -> bool {
+        self.dev.join("ublk-control").exists()
+    }
+
+    /// Whether the NBD device with this number is attached, to whatever.
     #[must_use]
     pub fn is_attached(&self, index: u32) -> bool {
         self.sys.join(format!("block/nbd{index}/pid")).exists()

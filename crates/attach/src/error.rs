@@ -8,6 +8,10 @@ use std::io;
 pub enum AttachError {
     /// The kernel has no NBD client, or it is not loaded.
     NoClient,
+    /// The kernel has no ublk driver, or it is not loaded.
+    NoUblk,
+    /// The ublk driver cannot be asked: it listens on io_uring alone.
+    NoRing(io::Error),
     /// This process has no right to configure devices.
     NotPermitted,
     /// The kernel refused a request.
@@ -27,6 +31,10 @@ impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoClient => f.write_str("the kernel's NBD client (module nbd) is not loaded"),
+            Self::NoUblk => f.write_str("the kernel's ublk driver (module ublk_drv) is not loaded"),
+            Self::NoRing(error) => {
+                write!(f, "the ublk driver cannot be asked by io_uring: {error}")
+            }
             Self::NotPermitted => {
                 f.write_str("the kernel lets only root configure block devices (CAP_SYS_ADMIN)")
             }

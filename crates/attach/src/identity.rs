@@ -31,6 +31,13 @@ impl Identity {
         format!("{WORD}:{pool_guid:016x}:{volume_id}:{}:{}", self.connections, self.name)
     }
 
+    /// A number that stands for it where only a number can be kept (FNV-1a).
+    #[must_use]
+    pub(crate) fn mark(&self) -> u64 {
+        let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        self.encode().bytes().fold(0xcbf2_9ce4_8422_2325, fold)
+    }
+
     /// Reads the text; `None` for a device that another program has attached.
     #[must_use]
     pub fn decode(text: &str) -> Option<Self> {

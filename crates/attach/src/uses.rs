@@ -60,7 +60,7 @@ impl System {
     }
 
     fn parts(&self, device: &Attached) -> Parts {
-        let name = format!("nbd{}", device.index);
+        let name = device.driver.device_name(device.index);
         let folder = self.sys.join("block").join(&name);
         let mut parts =
             Parts { paths: vec![device.path.clone()], numbers: Vec::new(), folders: Vec::new() };

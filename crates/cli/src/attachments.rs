@@ -6,11 +6,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_attach::{AttachError, Attached, Kernel, System};
+use forebay_attach::ublk::{Control, Known, Registry};
+use forebay_attach::{AttachError, Attached, Driver, Kernel, System};
 use forebay_nbd::Handshaken;
 use forebay_rt as rt;
 
@@ -18,10 +20,61 @@ use crate::control::Link;
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::pool_access::PoolAccess;
+use crate::state::{Environment, locate};
 
 /// The attached devices. An empty list when the kernel does not tell.
 pub async fn attached() -> Vec<Attached> {
-    rt::aside(|| System::default().attached()).await.unwrap_or_default()
+    let by_nbd = rt::aside(|| System::default().attached()).await.unwrap_or_default();
+    let by_ublk = attached_by_ublk().await.into_iter().map(|(device, ..)| device);
+    by_nbd.into_iter().chain(by_ublk).collect()
+}
+
+/// The devices that are attached by ublk.
+pub async fn attached_by_ublk() -> Vec<Known> {
+    match registry() {
+        // Without the driver there is nothing to ask a thread for.
+        Ok(registry) if System::default().has_ublk() => {
+            rt::aside(move || registry.attached(&System::default())).await
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Where ublk devices are kept, in the state folder of this process's environment.
+pub fn registry() -> Result<Registry, Failure> {
+    Ok(Registry::in_state(&locate(&Environment::current())?))
+}
+
+/// Runs `work` with the kernel's ublk driver, on a thread of its own.
+pub async fn with_ublk<T: Send + 'static>(
+    work: impl FnOnce(&Control) -> Result<T, AttachError> + Send + 'static,
+) -> Result<T, AttachError> {
+    rt::aside(move || work(&Control::open(&System::default())?)).await
+}
+
+/// Gives ublk device `index`, whose server has ended, to the process `pid`, which begins to serve
+/// it with `serve`.
+pub async fn take_over(
+    index: u32,
+    pid: u32,
+    serve: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    with_ublk(move |control| control.start_recovery(index)).await.map_err(failure)?;
+    serve.await?;
+    with_ublk(move |control| control.end_recovery(index, pid)).await.map_err(failure)
+}
+
+/// Takes a device away from its users.
+pub async fn remove(device: &Attached) -> Result<(), Failure> {
+    let index = device.index;
+    match device.driver {
+        Driver::Nbd => with_kernel(move |kernel| kernel.disconnect(index)).await,
+        Driver::Ublk => {
+            let registry = registry()?;
+            with_ublk(move |control| registry.remove(control, index)).await
+        }
+    }
+    .map_err(failure)
 }
 
 /// Runs `work` with the kernel's NBD client, on a thread of its own.
@@ -101,10 +154,10 @@ pub async fn refuse_left_behind(pool_guid: u64) -> Result<(), Failure> {
 
 /// Takes `devices` away, whose data are gone. A device that stays is reported.
 pub async fn take_away_all(devices: Vec<Attached>) {
-    for Attached { index, path, identity, .. } in devices {
-        if let Err(e) = with_kernel(move |kernel| kernel.disconnect(index)).await {
-            let (name, line) = (&identity.name, failure(e).line());
-            log::warning(&format!("'{name}' is gone, and {} is left: {line}", path.display()));
+    for device in devices {
+        if let Err(failure) = remove(&device).await {
+            let (name, path, line) = (&device.identity.name, device.path.display(), failure.line());
+            log::warning(&format!("'{name}' is gone, and {path} is left: {line}"));
         }
     }
 }
@@ -125,12 +178,15 @@ pub fn failure(error: AttachError) -> Failure {
     match error {
         AttachError::NoClient => Failure::new(ErrorCode::Attach, message)
             .with_hint("load it with 'modprobe nbd'; a kernel without it cannot attach volumes"),
+        AttachError::NoUblk => Failure::new(ErrorCode::Attach, message)
+            .with_hint("load it with 'modprobe ublk_drv', or use --driver nbd"),
         AttachError::NotPermitted => {
             Failure::new(ErrorCode::PermissionDenied, message).with_hint("run the command as root")
         }
-        AttachError::NoNetlink(_) | AttachError::Message(_) | AttachError::Refused { .. } => {
-            Failure::new(ErrorCode::Attach, message)
-        }
+        AttachError::NoNetlink(_)
+        | AttachError::NoRing(_)
+        | AttachError::Message(_)
+        | AttachError::Refused { .. } => Failure::new(ErrorCode::Attach, message),
     }
 }
 

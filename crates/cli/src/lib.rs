@@ -44,5 +44,6 @@ mod taps;
 pub mod terminal;
 mod top;
 mod transfer;
+mod ublk_fronts;
 pub mod vdevs;
 mod web;

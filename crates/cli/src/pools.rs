@@ -40,6 +40,7 @@ use crate::state::{KnownPool, StateDir};
 use crate::state_writer::StateWriter;
 use crate::taps::Taps;
 use crate::transfer::{Transfers, serve_receive, serve_send};
+use crate::ublk_fronts::UblkFronts;
 
 use actions::{change, changes_devices, look, remember_command, take_away, taken_away};
 use opener::ReportingOpener;
@@ -63,6 +64,8 @@ pub struct PoolSet {
     kernel_front: RefCell<Option<Rc<SharedFront>>>,
     /// Held by each request that changes something: two of them never interleave.
     changing: Mutex<()>,
+    /// The kernel's ublk devices that are served here.
+    ublk: UblkFronts,
     /// Set when the process is about to end: nothing more is begun.
     is_leaving: Cell<bool>,
     takes_more: Cell<bool>,
@@ -87,6 +90,7 @@ impl PoolSet {
             kernel: Rc::default(),
             kernel_front: RefCell::default(),
             changing: Mutex::new(()),
+            ublk: UblkFronts::default(),
             is_leaving: Cell::new(false),
             takes_more: Cell::new(true),
             listeners: RefCell::default(),
@@ -115,6 +119,11 @@ impl PoolSet {
         *self.kernel_front.borrow_mut() = Some(Rc::new(front));
     }
 
+    /// The kernel's ublk devices that are served here.
+    pub fn ublk(&self) -> &UblkFronts {
+        &self.ublk
+    }
+
     /// The drives below the pools.
     pub fn drives(&self) -> &Drives {
         &self.drives
@@ -138,11 +147,11 @@ impl PoolSet {
     /// Performs `request`.
     pub async fn perform(&self, request: &Request) -> Result<Reply, Failure> {
         let Request { pool: name, action, typed, .. } = request;
-        if *action == Action::Hello {
-            return Ok(Reply::Hello(self.hello()));
-        }
-        if *action == Action::Status {
-            return self.status(name).await;
+        match action {
+            Action::Hello => return Ok(Reply::Hello(self.hello())),
+            Action::Status => return self.status(name).await,
+            Action::Ublk { volume, index } => return self.serve_ublk(volume, *index).await,
+            _ => {}
         }
         if let Action::Record { goes_on } = action {
             let devices = known(&*self.pool(name)?).devices;
@@ -205,6 +214,10 @@ impl PoolSet {
             }
         }
         Ok(Reply::Done)
+    }
+
+    async fn serve_ublk(&self, volume: &str, index: u32) -> Result<Reply, Failure> {
+        self.ublk.serve(self, volume, index).await.map(|()| Reply::Done)
     }
 
     /// The status of a pool, with the reason of each fault.

@@ -59,7 +59,7 @@ enum Slot {
     Pending(Option<Waker>, Turn),
     Done(i32),
     /// The future was dropped; what it lent to the kernel stays here until the completion.
-    Orphan(Kept),
+    Orphan(Kept, Turn),
 }
 
 /// When the task that waits for an operation runs, once the operation has completed.
@@ -69,6 +69,9 @@ pub(crate) enum Turn {
     InOrder,
     /// Before most ready tasks.
     First,
+    /// The same, and the end of a runtime does not wait for it: the kernel completes it when there
+    /// is something to do, or never.
+    Standing,
 }
 
 impl Ring {
@@ -282,8 +285,8 @@ impl Ring {
         match before {
             Slot::Pending(None, _) => {}
             Slot::Pending(Some(waker), Turn::InOrder) => waker.wake(),
-            Slot::Pending(Some(waker), Turn::First) => (self.wake_first)(waker),
-            Slot::Orphan(kept) => {
+            Slot::Pending(Some(waker), Turn::First | Turn::Standing) => (self.wake_first)(waker),
+            Slot::Orphan(kept, _) => {
                 self.release(id);
                 drop(kept);
             }
@@ -314,17 +317,16 @@ impl Ring {
                 }
                 None
             }
-            Slot::Free | Slot::Orphan(_) => unreachable!("an operation without a future"),
+            Slot::Free | Slot::Orphan(..) => unreachable!("an operation without a future"),
         }
     }
 
     pub(crate) fn abandon(&self, id: usize, kept: Kept) {
-        let done = matches!(self.ops.borrow()[id], Slot::Done(_));
-        if done {
+        let Slot::Pending(_, turn) = self.ops.borrow()[id] else {
             self.release(id);
             return;
-        }
-        self.ops.borrow_mut()[id] = Slot::Orphan(kept);
+        };
+        self.ops.borrow_mut()[id] = Slot::Orphan(kept, turn);
         // An entry holds the number of a file, not the file. An entry that the kernel has not
         // taken yet must not outlive the file's owner: another file may get the number next.
         self.submit();
@@ -335,13 +337,24 @@ impl Ring {
     /// number of operations that have not ended; what they lent to the kernel is never freed.
     pub(crate) fn drain(&self) -> usize {
         let begun = Instant::now();
-        while self.in_flight.get() > 0 && since(begun) < DRAIN_TIMEOUT {
+        while self.ending() > 0 && since(begun) < DRAIN_TIMEOUT {
             self.sleep(Some(DRAIN_TIMEOUT.since(since(begun))));
         }
+        let left = self.ending();
         if self.in_flight.get() > 0 {
             std::mem::forget(self.ops.take());
         }
-        self.in_flight.replace(0)
+        self.in_flight.set(0);
+        left
+    }
+
+    /// Operations under way that end by themselves or when they are cancelled.
+    fn ending(&self) -> usize {
+        let ends = |slot: &&Slot| match slot {
+            Slot::Pending(_, turn) | Slot::Orphan(_, turn) => *turn != Turn::Standing,
+            Slot::Free | Slot::Done(_) => false,
+        };
+        self.ops.borrow().iter().filter(ends).count()
     }
 }
 

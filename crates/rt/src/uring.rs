@@ -36,6 +36,15 @@ pub unsafe fn submit_first<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
     start(entry, kept, Turn::First)
 }
 
+/// Like [`submit_first`], for an operation that may never complete, such as waiting for a request
+/// of the kernel: the end of a runtime does not wait for it, and never frees what it was lent.
+///
+/// # Safety
+/// As for [`submit`].
+pub unsafe fn submit_standing<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
+    start(entry, kept, Turn::Standing)
+}
+
 /// Like [`submit`], for a file whose submission itself may block, as on FUSE and NFS: a worker
 /// thread of the kernel submits, and blocks instead of this thread. It costs a change of threads.
 ///

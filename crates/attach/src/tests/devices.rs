@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Attached, Identity, System, Use, Volume};
+use crate::{Attached, Driver, Identity, System, Use, Volume};
 
 /// A machine whose `/sys`, `/proc` and `/dev` are a folder, removed at the end.
 struct Machine(PathBuf);
@@ -47,7 +47,8 @@ fn attached() -> Attached {
     let volume = Volume { pool_guid: 0xff, volume_id: 3 };
     let identity = Identity { volume, connections: 4, name: "tank/vol0".to_owned() };
     let path = "/dev/nbd1".into();
-    Attached { path, index: 1, identity, size_bytes: 1 << 20, read_only: false }
+    let driver = Driver::Nbd;
+    Attached { path, driver, index: 1, identity, size_bytes: 1 << 20, read_only: false }
 }
 
 #[test]

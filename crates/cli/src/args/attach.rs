@@ -17,7 +17,10 @@ pub struct AttachArgs {
     /// The kernel refuses writes.
     #[arg(short, long)]
     pub read_only: bool,
-    /// Connections to the server [default: 4, or the number of processors if that is less].
+    /// What attaches it: ublk if its module is loaded, else the kernel's NBD client.
+    #[arg(long, value_enum, default_value_t = DriverChoice::Auto)]
+    pub driver: DriverChoice,
+    /// Connections to the server of NBD [default: 4, or the number of processors if that is less].
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
     pub connections: Option<u32>,
@@ -38,6 +41,17 @@ pub struct AttachArgs {
     /// The volume.
     #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
     pub volume: VolumeName,
+}
+
+/// The part of the kernel that is to attach a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DriverChoice {
+    /// ublk if its module is loaded, else NBD.
+    Auto,
+    /// The NBD client.
+    Nbd,
+    /// The ublk driver, which is loaded if need be.
+    Ublk,
 }
 
 /// Arguments of `forebay detach`.

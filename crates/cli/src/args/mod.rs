@@ -15,7 +15,7 @@ mod volume;
 
 use std::path::PathBuf;
 
-pub use attach::{AttachArgs, DetachArgs, DetachTarget};
+pub use attach::{AttachArgs, DetachArgs, DetachTarget, DriverChoice};
 use clap::{Parser, Subcommand};
 pub use doctor::DoctorArgs;
 pub use log_target::{LogTargetArgs, Target};

@@ -1,8 +1,10 @@
 //! `forebay attach` and `forebay detach`.
 
+mod ublk;
+
 use std::path::{Path, PathBuf};
 
-use forebay_attach::{AttachError, Attached, Connect, Identity, Kernel, System, Use, Volume};
+use forebay_attach::{AttachError, Attached, Connect, Driver, Identity, System, Use, Volume};
 use forebay_nbd::wire::transmission_flag;
 use forebay_pool::status::VolumeStatus;
 use forebay_rt as rt;
@@ -12,7 +14,7 @@ use serde::Serialize;
 use super::outcome::Outcome;
 use super::requests::reply_as;
 use crate::args::{AttachArgs, DetachArgs, DetachTarget};
-use crate::attachments::{attached, connections, failure, reconnect, with_kernel};
+use crate::attachments::{attached, connections, failure, reconnect, remove, with_kernel};
 use crate::control::{Action, Reply};
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
@@ -32,7 +34,6 @@ const LOOK_INTERVAL: Nanos = Nanos::from_millis(10);
 pub async fn attach(args: AttachArgs, access: &PoolAccess) -> Result<Outcome, Failure> {
     let name = format!("{}/{}", args.volume.pool, args.volume.volume);
     let control = server_of(access, &args.volume.pool)?;
-    load_client().await.map_err(failure)?;
     let (volume, guid) = look_up(access, &args.volume.pool, &name).await?;
     let volume_id = Volume { pool_guid: guid, volume_id: volume.id };
     if volume.sync == "disabled" {
@@ -47,17 +48,22 @@ pub async fn attach(args: AttachArgs, access: &PoolAccess) -> Result<Outcome, Fa
             if device.read_only != args.read_only {
                 return Err(attached_otherwise(&name, &device));
             }
-            let count = device.identity.connections;
-            with_waiting_line(
-                &format!("connecting {} again", device.path.display()),
-                false,
-                reconnect(&control, &device, &name, count),
-            )
-            .await?;
+            let what = format!("connecting {} again", device.path.display());
+            match device.driver {
+                Driver::Nbd => {
+                    let count = device.identity.connections;
+                    let again = reconnect(&control, &device, &name, count);
+                    with_waiting_line(&what, false, again).await?;
+                }
+                Driver::Ublk => {
+                    let again = ublk::take_over_if_waiting(&control, &device, &name);
+                    with_waiting_line(&what, false, again).await?;
+                }
+            }
             device
         }
         None => {
-            let making = make(&args, &control, &name, volume_id);
+            let making = make(&args, &control, &name, volume_id, volume.size_bytes);
             with_waiting_line(&format!("attaching '{name}'"), false, making).await?
         }
     };
@@ -114,7 +120,12 @@ async fn make(
     control: &Path,
     name: &str,
     volume: Volume,
+    size_bytes: u64,
 ) -> Result<Attached, Failure> {
+    if let Some(device) = ublk::make(args, control, name, volume, size_bytes).await? {
+        return Ok(device);
+    }
+    load_client().await.map_err(failure)?;
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let count = args.connections.unwrap_or(CONNECTIONS_DEFAULT.min(processors));
     let opened = connections(control, name, count).await?;
@@ -135,7 +146,8 @@ async fn make(
     let index = with_kernel(move |kernel| kernel.connect(&connect)).await.map_err(failure)?;
     let shown = async {
         loop {
-            let device = attached().await.into_iter().find(|device| device.index == index);
+            let is_new = |device: &Attached| (device.driver, device.index) == (Driver::Nbd, index);
+            let device = attached().await.into_iter().find(is_new);
             match device.filter(|device| device.path.exists()) {
                 Some(device) => return device,
                 None => rt::sleep(LOOK_INTERVAL).await,
@@ -179,8 +191,9 @@ pub async fn detach(args: DetachArgs) -> Result<Outcome, Failure> {
 
 async fn take_away(device: &Attached, force: bool) -> Result<(), Failure> {
     let index = device.index;
-    with_kernel(move |kernel: &Kernel| kernel.disconnect(index)).await.map_err(failure)?;
-    if force {
+    remove(device).await?;
+    // The driver of ublk has removed it when it answers.
+    if force || device.driver == Driver::Ublk {
         // The kernel keeps the device, without connections, until its last user has closed it.
         return Ok(());
     }

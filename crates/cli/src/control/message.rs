@@ -116,6 +116,11 @@ pub enum Action {
     Sync,
     /// From the reply on, the connection is one of the kernel's NBD client.
     Nbd,
+    /// Perform the requests of the kernel's ublk device `index` on `POOL/VOL`.
+    Ublk {
+        volume: String,
+        index: u32,
+    },
     Volumes,
     VolumeCreate {
         spec: VolumeSpec,
@@ -214,6 +219,7 @@ impl Action {
                 | Action::SendSize { .. }
                 | Action::Send { .. }
                 | Action::Nbd
+                | Action::Ublk { .. }
         )
     }
 

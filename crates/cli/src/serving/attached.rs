@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use forebay_attach::ublk::DeviceState;
 use forebay_attach::{Attached, System, Volume};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use crate::attachments::{attached, failure, reconnect, with_kernel};
+use crate::attachments::{attached_by_ublk, failure, reconnect, take_over, with_kernel};
 use crate::failure::Failure;
 use crate::log;
 use crate::pools::PoolSet;
@@ -19,6 +20,8 @@ use crate::signals::Stop;
 const LOOK_INTERVAL: Nanos = Nanos::from_secs(1);
 /// Between two attempts at a device that cannot be helped.
 const RETRY_INTERVAL: Nanos = Nanos::from_secs(30);
+/// Attempts to take over a ublk device, one a second, until a failure is reported.
+const UBLK_ATTEMPTS: u32 = 5;
 
 /// What the server does for attached devices.
 pub(super) struct Keeper {
@@ -27,6 +30,8 @@ pub(super) struct Keeper {
     stop: Rc<Stop>,
     /// When to try again to help a device that could not be helped.
     failed: BTreeMap<(u32, Volume), Nanos>,
+    /// How often it was in vain to take over ublk devices.
+    failed_ublk: BTreeMap<u32, u32>,
 }
 
 /// What a device lacks.
@@ -40,14 +45,15 @@ impl Keeper {
     /// A keeper of the devices of the volumes of `set`. `control` is the control socket of this
     /// process, and `stop` its end.
     pub(super) fn new(set: Rc<PoolSet>, control: PathBuf, stop: Rc<Stop>) -> Self {
-        Self { set, control, stop, failed: BTreeMap::new() }
+        Self { set, control, stop, failed: BTreeMap::new(), failed_ublk: BTreeMap::new() }
     }
 
     /// Runs until the server ends.
     pub(super) async fn run(mut self) {
         while !self.stop.is_asked() {
+            self.look_after_ublk().await;
             if System::default().has_client() {
-                let devices = attached().await;
+                let devices = rt::aside(|| System::default().attached()).await.unwrap_or_default();
                 self.failed.retain(|(index, volume), _| {
                     devices.iter().any(|d| d.index == *index && d.identity.volume == *volume)
                 });
@@ -56,6 +62,41 @@ impl Keeper {
                 }
             }
             self.stop.unless_asked(rt::sleep(LOOK_INTERVAL)).await;
+        }
+    }
+
+    /// Takes over the ublk devices of volumes that are served here: those whose server has ended,
+    /// and those that this process serves and whose volume has come back.
+    async fn look_after_ublk(&mut self) {
+        self.set.ublk().forget_gone();
+        for (device, state, _) in attached_by_ublk().await {
+            let Some((name, _)) = self.set.volume_of(device.identity.volume) else { continue };
+            let (index, path) = (device.index, device.path.display());
+            let is_waiting = state == DeviceState::Quiesced;
+            if !is_waiting && !self.set.ublk().lacks_volume(index) {
+                continue;
+            }
+            let serve = self.set.ublk().serve(&*self.set, &name, index);
+            let served = match is_waiting {
+                true => take_over(index, std::process::id(), serve).await,
+                false => serve.await,
+            };
+            match served {
+                Ok(()) => {
+                    self.failed_ublk.remove(&index);
+                    log::notice(&format!("{name}: {path} is served here now"));
+                }
+                Err(_) if self.stop.is_asked() => {}
+                Err(failure) => {
+                    // The last server may be on its way out.
+                    let times = self.failed_ublk.entry(index).or_default();
+                    *times += 1;
+                    if *times == UBLK_ATTEMPTS {
+                        let line = failure.line();
+                        log::warning(&format!("{name}: {path} cannot be served: {line}"));
+                    }
+                }
+            }
         }
     }
 

@@ -351,6 +351,9 @@ impl Serving {
         if let Some(machines) = &self.machines {
             machines.stop(REPLY_TIMEOUT).await;
         }
+        let ublk = Box::pin(self.set.ublk().end());
+        // A volume whose requests hang is closed by the pool.
+        let _ = forebay_rt::timeout(REPLY_TIMEOUT, ublk).await;
         self.server.stop(REPLY_TIMEOUT).await;
         self.set.close().await?;
         self.screen.say("stopped: the pools are closed, and everything is on the devices");

@@ -1,11 +1,12 @@
-use forebay_attach::Identity;
+use forebay_attach::{Driver, Identity};
 
 use super::*;
 
 fn device(size_bytes: u64) -> Attached {
     let volume = Volume { pool_guid: 1, volume_id: 2 };
     let identity = Identity { volume, connections: 4, name: "tank/vol0".to_owned() };
-    Attached { path: "/dev/nbd0".into(), index: 0, identity, size_bytes, read_only: false }
+    let (path, driver) = ("/dev/nbd0".into(), Driver::Nbd);
+    Attached { path, driver, index: 0, identity, size_bytes, read_only: false }
 }
 
 #[test]

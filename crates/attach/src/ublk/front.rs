@@ -1,0 +1,218 @@
+//! Requests of one ublk device, performed on a volume: a task for each request that the kernel may
+//! have under way.
+//!
+//! What always holds: a request is answered once, after it was performed. What a server that ends
+//! has not begun stays unanswered, for the next server.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, ZeroOptions};
+use forebay_rt as rt;
+use forebay_rt::sync::Notify;
+use io_uring::{opcode, types};
+
+use super::abi::{DESCRIPTOR_BYTES, Kind, Request, io as command, io_command};
+use crate::devices::System;
+use crate::files;
+
+/// Requests under way at once.
+pub(crate) const REQUESTS: u16 = 128;
+/// Longest read or write; the kernel splits longer ones.
+pub(crate) const REQUEST_MAX_BYTES: u32 = 128 << 10;
+const PAGE_BYTES: usize = 4096;
+
+/// One ublk device that this process serves.
+pub struct Front {
+    file: File,
+    descriptors: Descriptors,
+    /// The volume, until its owner takes it away. Requests fail without it.
+    volume: RefCell<Option<Device>>,
+    /// What is held as long as the volume is.
+    hold: RefCell<Option<Box<dyn Any>>>,
+    under_way: Cell<usize>,
+    /// Tasks that have not ended: none are left when the device is gone.
+    tasks: Cell<u16>,
+    is_ending: Cell<bool>,
+    changed: Rc<Notify>,
+}
+
+impl Front {
+    /// Opens the character device of device `index`. Blocks.
+    pub fn open_file(system: &System, index: u32) -> io::Result<File> {
+        files::open(&system.dev.join(format!("ublkc{index}")))
+    }
+
+    /// Fetches requests of the device whose character device is `file`, and performs them on
+    /// `volume`. Drops `hold` when it lets go of the volume.
+    pub fn serve(file: File, volume: Device, hold: Box<dyn Any>) -> io::Result<Rc<Self>> {
+        let descriptors = Descriptors::map(&file)?;
+        let front = Rc::new(Self {
+            file,
+            descriptors,
+            volume: RefCell::new(Some(volume)),
+            hold: RefCell::new(Some(hold)),
+            under_way: Cell::new(0),
+            tasks: Cell::new(REQUESTS),
+            is_ending: Cell::new(false),
+            changed: Notify::new(),
+        });
+        for tag in 0..REQUESTS {
+            rt::spawn(front.clone().serve_tag(tag));
+        }
+        Ok(front)
+    }
+
+    /// Whether the kernel still has the device.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.tasks.get() > 0
+    }
+
+    /// Whether it has a volume.
+    #[must_use]
+    pub fn has_volume(&self) -> bool {
+        self.volume.borrow().is_some()
+    }
+
+    /// Performs requests on `volume` from now on.
+    pub fn adopt(&self, volume: Device, hold: Box<dyn Any>) {
+        *self.volume.borrow_mut() = Some(volume);
+        *self.hold.borrow_mut() = Some(hold);
+    }
+
+    /// Lets go of the volume, once the requests under way are performed. Requests fail from now on.
+    pub async fn let_go(&self) {
+        self.volume.take();
+        self.changed.until(|| self.under_way.get() == 0).await;
+        self.hold.take();
+    }
+
+    /// Begins no request any more, so that the next server gets it, and lets go of the volume.
+    pub async fn end(&self) {
+        self.is_ending.set(true);
+        self.let_go().await;
+    }
+
+    async fn serve_tag(self: Rc<Self>, tag: u16) {
+        let mut memory = IoBuf::zeroed(REQUEST_MAX_BYTES as usize);
+        let mut answer = None;
+        loop {
+            let number = match answer {
+                None => command::FETCH,
+                Some(_) => command::COMMIT_AND_FETCH,
+            };
+            let address = memory.as_mut_ptr().expose_provenance() as u64;
+            let bytes = io_command(tag, answer.unwrap_or(0), address);
+            let fd = types::Fd(self.file.as_raw_fd());
+            let entry = opcode::UringCmd16::new(fd, number).cmd(bytes).build();
+            // SAFETY: the entry points into `memory`, whose bytes stay where they are.
+            let fetched = unsafe { rt::uring::submit_standing(entry, memory) }.await;
+            memory = fetched.1;
+            // Otherwise the device is gone.
+            if !matches!(fetched.0, Ok(0)) || self.is_ending.get() {
+                break;
+            }
+            self.under_way.set(self.under_way.get() + 1);
+            answer = Some(self.perform(tag, &mut memory).await);
+            self.under_way.set(self.under_way.get() - 1);
+            self.changed.notify_all();
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        if self.tasks.get() == 0 {
+            self.volume.take();
+            self.hold.take();
+        }
+    }
+
+    /// The answer to the request of `tag`: bytes, or a negative errno.
+    async fn perform(&self, tag: u16, memory: &mut IoBuf) -> i32 {
+        let Ok(request) = Request::decode(&self.descriptors.of(tag)) else {
+            return -libc::EOPNOTSUPP;
+        };
+        let Some(volume) = self.volume.borrow().clone() else { return -libc::EIO };
+        match perform(request, &volume, memory).await {
+            Ok(bytes) => bytes,
+            Err(error) => -errno_of(&error),
+        }
+    }
+}
+
+async fn perform(
+    request: Request,
+    volume: &Device,
+    memory: &mut IoBuf,
+) -> Result<i32, DeviceError> {
+    let Request { kind, offset_bytes: at, len_bytes: len } = request;
+    let bytes = usize::try_from(len).unwrap_or(usize::MAX).min(memory.len());
+    match kind {
+        Kind::Read => {
+            let data = volume.read(at, IoBuf::recycled(bytes)).await?;
+            memory[..bytes].copy_from_slice(&data);
+            return Ok(bytes as i32);
+        }
+        Kind::Write => {
+            let mut data = IoBuf::recycled(bytes);
+            data.copy_from_slice(&memory[..bytes]);
+            volume.write(at, data.freeze(), true).await?;
+            return Ok(bytes as i32);
+        }
+        Kind::Flush => volume.flush().await?,
+        Kind::Discard => volume.discard(at, len, true).await?,
+        Kind::WriteZeroes { no_hole } => {
+            let options = ZeroOptions { fua: true, no_hole, fast: false };
+            volume.write_zeroes(at, len, options).await?;
+        }
+    }
+    Ok(0)
+}
+
+fn errno_of(error: &DeviceError) -> i32 {
+    match error.kind {
+        ErrorKind::NoSpace => libc::ENOSPC,
+        ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
+}
+
+/// The descriptions of requests, which the kernel writes.
+struct Descriptors {
+    start: NonNull<u8>,
+}
+
+impl Descriptors {
+    const LEN: usize = (REQUESTS as usize * DESCRIPTOR_BYTES).div_ceil(PAGE_BYTES) * PAGE_BYTES;
+
+    fn map(file: &File) -> io::Result<Self> {
+        let (fd, flags) = (file.as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE);
+        // SAFETY: the kernel chooses the place; nothing else is mapped there.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), Self::LEN, libc::PROT_READ, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start })
+    }
+
+    /// What the request of `tag` is, after its command has completed.
+    fn of(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES] {
+        assert!(tag < REQUESTS, "a tag of this device");
+        // SAFETY: the description of the tag is inside the mapping.
+        let place = unsafe { self.start.as_ptr().add(usize::from(tag) * DESCRIPTOR_BYTES) };
+        // SAFETY: the place is readable, and the kernel does not change it before the answer.
+        unsafe { place.cast::<[u8; DESCRIPTOR_BYTES]>().read_volatile() }
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's, and nothing refers to it.
+        let _ = unsafe { libc::munmap(self.start.as_ptr().cast(), Self::LEN) };
+    }
+}
