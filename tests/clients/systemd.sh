@@ -120,6 +120,13 @@ is Result success || fail "its end counts as $(of Result)"
 [ "$(nbdinfo --size "$(uri p/busy)")" = $((16 << 20)) ] || fail "the sockets did not start it again"
 run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
 # Levels in the journal: a healthy start is information, and nothing of it has a time of its own.
+# Events have fields by which they are found.
+run "$FOREBAY" pool scrub -w p
+found() {
+    journalctl -D /run/log/journal --no-pager -o json FOREBAY_POOL=p FOREBAY_EVENT="$1" 2>/dev/null |
+        jq -r '.PRIORITY + " " + .FOREBAY_SEQUENCE + " " + .MESSAGE' | grep -q "^[4-6] [0-9]* pool 'p' $1: "
+}
+await 20 "the journal has the event" found scan-ended
 levels=$(journalctl -D /run/log/journal -t forebay -o json --no-pager 2>/dev/null | jq -r '.PRIORITY + " " + .MESSAGE')
 echo "$levels" | grep -q '^6 ready: serving p' || fail "the journal has: $levels"
 run ctl stop forebay.socket forebay.service

@@ -165,6 +165,12 @@ fn is_journal(variable: Option<&str>, stream: Option<(u64, u64)>) -> bool {
     named.is_some() && named == stream
 }
 
+/// Whether systemd's journal reads what this process reports.
+#[must_use]
+pub fn is_journaled() -> bool {
+    Style::of(io::stderr().as_fd(), io::stderr().is_terminal()) == Style::Journal
+}
+
 /// Device and inode of what is behind `stream`.
 fn identity(stream: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let meta = File::from(stream.try_clone_to_owned().ok()?).metadata().ok()?;

@@ -1,10 +1,11 @@
-//! Events of served pools to where operators look: syslog, mail, a webhook.
+//! Events of served pools to where operators look: the journal, syslog, mail, a webhook.
 //!
 //! What enters: events, once a second. What leaves: messages, each with what to do. What always
 //! holds: a place that is slow or down delays neither the server nor another place, and gets no
 //! more messages than its limit; what was left out is counted. Who calls: the serving process.
 
 mod config;
+mod journal;
 mod mail;
 mod sink;
 mod syslog;
@@ -33,11 +34,12 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// The places that `config` names.
+    /// The places that `config` names, and the journal if it reads this server's messages.
     #[must_use]
     pub fn new(config: &NotifyConfig) -> Self {
-        let sinks = [syslog::sink(config), mail::sink(config), webhook::sink(config)];
-        Self { sinks: sinks.into_iter().flatten().map(Rc::new).collect() }
+        let places = [syslog::sink(config), mail::sink(config), webhook::sink(config)];
+        let sinks = places.into_iter().chain([journal::sink()]);
+        Self { sinks: sinks.flatten().map(Rc::new).collect() }
     }
 
     /// Tells `events` to all places, in their own time.

@@ -101,6 +101,18 @@ fn every_place_says_what_to_do_in_its_own_form() {
         "{line}"
     );
     assert!(line.contains("'forebay pool replace tank /dev/x NEW'"), "{line}");
+    let entry = String::from_utf8(journal::entry(&message.notices[0])).unwrap();
+    for field in [
+        "MESSAGE=pool 'tank' taken-out: /dev/x\\nwas taken out",
+        "PRIORITY=3",
+        "FOREBAY_POOL=tank",
+        "FOREBAY_EVENT=taken-out",
+        "FOREBAY_DEVICE=/dev/x",
+        "FOREBAY_SEQUENCE=1",
+    ] {
+        assert!(entry.lines().any(|line| line == field), "{field}: {entry}");
+    }
+    assert!(entry.lines().all(|line| line.contains('=')), "{entry}");
     let mail = mail::mail("root@x", "host", &message);
     let (head, body) = mail.split_once("\n\n").unwrap();
     assert!(head.contains("Subject: [forebay host] tank: taken-out and 1 more"), "{head}");
