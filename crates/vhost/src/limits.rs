@@ -17,6 +17,8 @@ pub(crate) const QUEUE_SIZE_MAX: u16 = 1024;
 pub(crate) const RANGES_MAX: u32 = 64;
 /// The longest range of a discard or of zeros, in sectors of 512 bytes.
 pub(crate) const RANGE_MAX_SECTORS: u32 = 1 << 22;
+/// Pieces of memory that a guest may share.
+pub(crate) const MEMORY_SLOTS_MAX: usize = 32;
 /// Memory that a guest may share, in bytes: address space of this process.
 pub(crate) const GUEST_MAX_BYTES: u64 = 1 << 44;
 

@@ -10,7 +10,7 @@ use vm_memory::{
     MmapRegion,
 };
 
-use crate::limits::GUEST_MAX_BYTES;
+use crate::limits::{GUEST_MAX_BYTES, MEMORY_SLOTS_MAX};
 
 /// A part of a guest's memory: address and length.
 pub(crate) type Piece = (GuestAddress, u32);
@@ -122,6 +122,43 @@ impl Memory {
             rest = after;
         }
         Ok(())
+    }
+}
+
+/// The pieces of memory that a front end shares at this moment.
+#[derive(Default)]
+pub(crate) struct Slots(Vec<(VhostUserMemoryRegion, File)>);
+
+impl Slots {
+    pub(crate) fn set(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Self {
+        Self(regions.iter().copied().zip(files).collect())
+    }
+
+    pub(crate) fn add(&mut self, region: VhostUserMemoryRegion, file: File) -> io::Result<()> {
+        if self.0.len() >= MEMORY_SLOTS_MAX {
+            return Err(invalid("it has more pieces than it may"));
+        }
+        self.0.push((region, file));
+        Ok(())
+    }
+
+    /// Forgets a piece, which must be there.
+    pub(crate) fn remove(&mut self, region: &VhostUserMemoryRegion) -> io::Result<()> {
+        let place = |region: &VhostUserMemoryRegion| {
+            (region.guest_phys_addr, region.user_addr, region.memory_size)
+        };
+        let found = self.0.iter().position(|(known, _)| place(known) == place(region));
+        self.0.remove(found.ok_or_else(|| invalid("a piece that is not there"))?);
+        Ok(())
+    }
+
+    /// Maps all of them.
+    pub(crate) fn map(&self) -> io::Result<Memory> {
+        let regions: Vec<VhostUserMemoryRegion> =
+            self.0.iter().map(|(region, _)| *region).collect();
+        let files: io::Result<Vec<File>> =
+            self.0.iter().map(|(_, file)| file.try_clone()).collect();
+        Memory::map(&regions, files?)
     }
 }
 

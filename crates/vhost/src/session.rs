@@ -22,8 +22,8 @@ use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserB
 
 use crate::config::{CONFIG_BYTES, WRITEBACK_OFFSET, config_space, feature, features};
 use crate::inflight::Inflight;
-use crate::limits::{QUEUE_SIZE_MAX, QUEUES_MAX};
-use crate::memory::{Memory, invalid};
+use crate::limits::{MEMORY_SLOTS_MAX, QUEUE_SIZE_MAX, QUEUES_MAX};
+use crate::memory::{Memory, Slots, invalid};
 use crate::ring::{Addresses, Ring, Shared};
 use crate::server::Event;
 
@@ -36,7 +36,7 @@ const REST_INTERVAL: Nanos = Nanos::from_millis(1);
 const SIZE_INTERVAL: Nanos = Nanos::from_millis(500);
 /// Codes of messages that leave the rings alone: all GET but that of a ring's base, and CALL, ERR,
 /// SET_OWNER, SET_BACKEND_REQ_FD, SET_CONFIG, SET_PROTOCOL_FEATURES.
-const QUIET_CODES: [u32; 11] = [1, 3, 13, 14, 15, 16, 17, 21, 24, 25, 31];
+const QUIET_CODES: [u32; 12] = [1, 3, 13, 14, 15, 16, 17, 21, 24, 25, 31, 36];
 
 const SET_BACKEND_REQ_FD: u32 = 21;
 /// A message to the front end.
@@ -62,6 +62,8 @@ pub(crate) struct Session {
     shared: Rc<Shared>,
     rings: RefCell<Vec<Rc<Ring>>>,
     memory: RefCell<Option<Rc<Memory>>>,
+    /// What `memory` maps.
+    slots: RefCell<Slots>,
     features: Cell<u64>,
     to_front: RefCell<Option<Stream>>,
     known_size_bytes: Cell<u64>,
@@ -76,6 +78,7 @@ impl Session {
             shared,
             rings: RefCell::default(),
             memory: RefCell::default(),
+            slots: RefCell::default(),
             features: Cell::new(0),
             to_front: RefCell::default(),
             known_size_bytes,
@@ -192,6 +195,12 @@ impl Session {
         for ring in &*self.rings.borrow() {
             ring.start(&memory, has_event_index);
         }
+    }
+
+    fn map_slots(&self) -> Result<()> {
+        let memory = self.slots.borrow().map().map_err(bad)?;
+        *self.memory.borrow_mut() = Some(Rc::new(memory));
+        Ok(())
     }
 
     fn ring(&self, index: u32) -> Result<Rc<Ring>> {
@@ -315,8 +324,8 @@ impl VhostUserBackendReqHandler for Session {
         files: Vec<File>,
         _: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
-        let memory = Memory::map(regions, files).map_err(bad)?;
-        *self.memory.borrow_mut() = Some(Rc::new(memory));
+        *self.slots.borrow_mut() = Slots::set(regions, files);
+        self.map_slots()?;
         Ok(None)
     }
 
@@ -380,6 +389,8 @@ impl VhostUserBackendReqHandler for Session {
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::RESET_DEVICE)
     }
 
@@ -449,20 +460,23 @@ impl VhostUserBackendReqHandler for Session {
     }
 
     fn get_max_mem_slots(&self) -> Result<u64> {
-        Err(NOT_OFFERED)
+        Ok(MEMORY_SLOTS_MAX as u64)
     }
 
     fn add_mem_region(
         &self,
-        _: &VhostUserSingleMemoryRegion,
-        _: File,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        Err(NOT_OFFERED)
+        self.slots.borrow_mut().add(**region, file).map_err(bad)?;
+        self.map_slots()?;
+        Ok(None)
     }
 
-    fn remove_mem_region(&self, _: &VhostUserSingleMemoryRegion) -> Result<()> {
-        Err(NOT_OFFERED)
+    fn remove_mem_region(&self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        self.slots.borrow_mut().remove(region).map_err(bad)?;
+        self.map_slots()
     }
 
     fn set_device_state_fd(

@@ -5,7 +5,8 @@ use vm_memory::{Bytes, GuestAddress};
 
 use crate::guest::{Guest, HEADER, MEMORY_BYTES, NEXT, RING, SIZE, STATUS, WRITE};
 use crate::inflight::Inflight;
-use crate::memory::Memory;
+use crate::limits::MEMORY_SLOTS_MAX;
+use crate::memory::{Memory, Slots};
 
 const INDIRECT: u16 = 4;
 
@@ -119,4 +120,30 @@ fn memory_that_is_taken_away_is_noticed() {
     memory.gather(&[(GuestAddress(1 << 16), 1)], &mut byte).unwrap();
     assert_eq!(byte, [0]);
     assert!(memory.is_lost());
+}
+
+#[test]
+fn pieces_of_memory_come_and_go() {
+    const PIECE: u64 = 64 << 10;
+    let piece = |number: u64| VhostUserMemoryRegion::new(number * PIECE, PIECE, 1 << 40, 0);
+    let file = || forebay_rt::sys::memory_file(c"piece", PIECE).unwrap();
+    let has = |slots: &Slots, number: u64| {
+        slots.map().unwrap().has(&[(GuestAddress(number * PIECE), PIECE as u32)])
+    };
+    let mut slots = Slots::default();
+    slots.add(piece(0), file()).unwrap();
+    slots.add(piece(2), file()).unwrap();
+    assert!(has(&slots, 0) && has(&slots, 2) && !has(&slots, 1));
+    slots.remove(&piece(0)).unwrap();
+    assert!(!has(&slots, 0) && has(&slots, 2));
+    assert!(slots.remove(&piece(0)).is_err(), "it is gone");
+    // One in the place of another maps nothing at all.
+    slots.add(piece(2), file()).unwrap();
+    assert!(slots.map().is_err());
+    slots.remove(&piece(2)).unwrap();
+    assert!(has(&slots, 2));
+    for number in 3..2 + MEMORY_SLOTS_MAX as u64 {
+        slots.add(piece(number), file()).unwrap();
+    }
+    assert!(slots.add(piece(99), file()).is_err(), "more than it may have");
 }
