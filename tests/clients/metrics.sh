@@ -113,6 +113,10 @@ await 30 "quantiles of a native histogram" answers \
     'histogram_quantile(0.5, forebay_pool_operation_duration_seconds{op="read"}) > 0'
 await 30 "the same of a volume" answers \
     'histogram_quantile(0.5, forebay_volume_operation_duration_seconds{op="read", volume="v"}) > 0'
+answers 'forebay_client_operation_bytes_total{class="local", op="read"} > 0' || fail "reads of local clients are not counted"
+answers 'histogram_quantile(0.5, forebay_client_operation_duration_seconds{class="local", op="read"}) > 0' ||
+    fail "the times of local clients are missing"
+answers 'forebay_client_operation_bytes_total{class!="local"}' && fail "clients of another class were seen"
 answers 'forebay_pool_operation_duration_seconds_bucket' && fail "Prometheus took the classic buckets"
 same() { python3 -c "import sys; a, b = map(float, sys.argv[1:]); sys.exit(not abs(a - b) <= 0.15 * b)" "$@"; }
 p50=$(value 'histogram_quantile(0.5, forebay_pool_operation_duration_seconds{op="read"})')

@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::rc::Rc;
 
 use forebay_device::{
@@ -13,10 +14,13 @@ use forebay_device::{
     IoBytes, Operation, ZeroOptions,
 };
 use forebay_nbd::Revocation;
+use forebay_rt as rt;
+
+use crate::client_classes::{Class, ClientClasses, Request};
 
 /// A volume that can be revoked: then every further operation fails with [`ErrorKind::Gone`], and
 /// the volume itself is closed.
-pub struct Lease {
+struct Lease {
     name: String,
     device: RefCell<Option<Device>>,
     geometry: Cell<Geometry>,
@@ -27,10 +31,11 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// What ends the connections of the holders when the lease is revoked.
-    #[must_use]
-    pub fn revocation(&self) -> Rc<Revocation> {
-        self.revocation.clone()
+    fn geometry(&self) -> Geometry {
+        if let Some(device) = &*self.device.borrow() {
+            self.geometry.set(device.geometry());
+        }
+        self.geometry.get()
     }
 
     fn device(&self, operation: Operation, at: u64, len: u64) -> Result<Device, DeviceError> {
@@ -39,43 +44,71 @@ impl Lease {
     }
 }
 
-impl BlockDevice for Lease {
+/// A volume as one of its holders has it: what that does is counted for its class.
+pub struct Holder {
+    lease: Rc<Lease>,
+    class: Class,
+    classes: Rc<ClientClasses>,
+}
+
+impl Holder {
+    /// What ends the connections of the holders when the lease is revoked.
+    #[must_use]
+    pub fn revocation(&self) -> Rc<Revocation> {
+        self.lease.revocation.clone()
+    }
+
+    /// Waits for `work`, and counts it if it succeeds.
+    async fn counted<T>(
+        &self,
+        request: Request,
+        bytes: u64,
+        work: impl Future<Output = Result<T, DeviceError>>,
+    ) -> Result<T, DeviceError> {
+        let begun = rt::now();
+        let done = work.await?;
+        self.classes.note(self.class, request, bytes, rt::now().since(begun));
+        Ok(done)
+    }
+}
+
+impl BlockDevice for Holder {
     fn name(&self) -> &str {
-        &self.name
+        &self.lease.name
     }
 
     fn geometry(&self) -> Geometry {
-        if let Some(device) = &*self.device.borrow() {
-            self.geometry.set(device.geometry());
-        }
-        self.geometry.get()
+        self.lease.geometry()
     }
 
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
-            let device = self.device(Operation::Read, offset_bytes, buf.len() as u64)?;
-            device.read(offset_bytes, buf).await
+            let len = buf.len() as u64;
+            let device = self.lease.device(Operation::Read, offset_bytes, len)?;
+            self.counted(Request::Read, len, device.read(offset_bytes, buf)).await
         })
     }
 
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let device = self.device(Operation::Write, offset_bytes, data.len() as u64)?;
-            device.write(offset_bytes, data, fua).await
+            let len = data.len() as u64;
+            let device = self.lease.device(Operation::Write, offset_bytes, len)?;
+            self.counted(Request::write(fua), len, device.write(offset_bytes, data, fua)).await
         })
     }
 
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let device = self.device(Operation::Flush, 0, 0)?;
-            device.flush().await
+            let device = self.lease.device(Operation::Flush, 0, 0)?;
+            self.counted(Request::Flush, 0, device.flush()).await
         })
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let device = self.device(Operation::Discard, offset_bytes, len_bytes)?;
-            device.discard(offset_bytes, len_bytes, fua).await
+            let device = self.lease.device(Operation::Discard, offset_bytes, len_bytes)?;
+            let work = device.discard(offset_bytes, len_bytes, fua);
+            self.counted(Request::Trim, len_bytes, work).await
         })
     }
 
@@ -86,14 +119,15 @@ impl BlockDevice for Lease {
         options: ZeroOptions,
     ) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let device = self.device(Operation::WriteZeroes, offset_bytes, len_bytes)?;
-            device.write_zeroes(offset_bytes, len_bytes, options).await
+            let device = self.lease.device(Operation::WriteZeroes, offset_bytes, len_bytes)?;
+            let work = device.write_zeroes(offset_bytes, len_bytes, options);
+            self.counted(Request::Trim, len_bytes, work).await
         })
     }
 
     fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         Box::pin(async move {
-            let device = self.device(Operation::Allocation, offset_bytes, len_bytes)?;
+            let device = self.lease.device(Operation::Allocation, offset_bytes, len_bytes)?;
             device.allocation(offset_bytes, len_bytes).await
         })
     }
@@ -113,17 +147,24 @@ impl Drop for Hold {
 pub struct Leases {
     by_name: RefCell<BTreeMap<String, Rc<Lease>>>,
     next: Cell<u64>,
+    classes: Rc<ClientClasses>,
 }
 
 impl Leases {
+    /// The operations of all holders, by class.
+    #[must_use]
+    pub fn classes(&self) -> &ClientClasses {
+        &self.classes
+    }
+
     /// A lease on `name` for the client `who`: the lease that other clients hold already, or a new
     /// one on the device that `open` gives.
     pub fn take(
         &self,
         name: &str,
-        who: &str,
+        (who, class): (&str, Class),
         open: impl FnOnce() -> Option<Device>,
-    ) -> Option<(Rc<Lease>, Hold)> {
+    ) -> Option<(Rc<Holder>, Hold)> {
         let held = self.by_name.borrow().get(name).cloned();
         let lease = match held.filter(|lease| !lease.holders.borrow().is_empty()) {
             Some(lease) => lease,
@@ -144,7 +185,9 @@ impl Leases {
         let number = self.next.get();
         self.next.set(number + 1);
         lease.holders.borrow_mut().insert(number, who.to_owned());
-        Some((lease.clone(), Hold(lease, number)))
+        let classes = self.classes.clone();
+        let holder = Rc::new(Holder { lease: lease.clone(), class, classes });
+        Some((holder, Hold(lease, number)))
     }
 
     /// How many connections hold volumes of `pool`, or the one volume `POOL/VOL`.

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod attachments;
+mod client_classes;
 mod clock;
 pub mod commands;
 pub mod completion;

@@ -5,6 +5,7 @@
 //! a pool in the set is in the list of known pools.
 
 mod actions;
+mod changes;
 mod opener;
 mod transfers;
 
@@ -15,15 +16,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_attach::Volume;
-use forebay_nbd::{BitmapRun, Bitmaps, ExportEntry, ExportHandle, Exports, Peer, Refusal};
+use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec};
 use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
-use forebay_pool::{ChangedRun, CloseError, Opener, Pool};
+use forebay_pool::{CloseError, Opener, Pool};
 use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
-use forebay_units::VolumeId;
 
 use crate::attachments::KernelConnections;
+use crate::client_classes::{Class, ClientClasses};
 use crate::control::{
     Action, Handler, Hello, KernelFront, PROTOCOL_VERSION, Reply, Request, Response, StatusReport,
 };
@@ -43,6 +44,7 @@ use crate::transfer::{Transfers, serve_receive, serve_send};
 use crate::ublk_fronts::UblkFronts;
 
 use actions::{change, changes_devices, look, remember_command, take_away, taken_away};
+use changes::ChangesOf;
 use opener::ReportingOpener;
 
 /// Serves the kernel's NBD client on streams.
@@ -117,6 +119,12 @@ impl PoolSet {
     /// Hands connections of the kernel's NBD client to `front` from now on.
     pub fn set_kernel_front(&self, front: impl Fn(Stream) + 'static) {
         *self.kernel_front.borrow_mut() = Some(Rc::new(front));
+    }
+
+    /// The operations of clients, by class.
+    #[must_use]
+    pub fn classes(&self) -> &ClientClasses {
+        self.leases.classes()
     }
 
     /// The kernel's ublk devices that are served here.
@@ -487,6 +495,13 @@ impl Exports for PoolSet {
     }
 
     fn open(&self, name: &str, peer: &Peer) -> Result<ExportHandle, Refusal> {
+        self.open_as(name, peer, Class::of(peer))
+    }
+}
+
+impl PoolSet {
+    /// Opens an export for a client of `class`.
+    pub fn open_as(&self, name: &str, peer: &Peer, class: Class) -> Result<ExportHandle, Refusal> {
         if self.is_leaving.get() {
             return Err(Refusal::Unknown);
         }
@@ -497,14 +512,13 @@ impl Exports for PoolSet {
             true => pool.open_snapshot(volume),
             false => pool.open_volume(volume),
         };
-        let lease = self.leases.take(name, who, open);
+        let lease = self.leases.take(name, (who, class), open);
         let (device, hold) = lease.ok_or(Refusal::Unknown)?;
         let revocation = device.revocation();
         let mut handle = ExportHandle::new(device);
         handle.revocation = Some(revocation);
         let (pools, pool, version) = (self.pools.clone(), owner.to_owned(), volume.to_owned());
-        let known = RefCell::default();
-        handle.bitmaps = Some(Rc::new(ChangesOf { pools, pool, version, known }));
+        handle.bitmaps = Some(Rc::new(ChangesOf::new(pools, pool, version)));
         handle.hold = match peer.is_kernel {
             true => Some(Box::new((hold, self.kernel.add(name)))),
             false => Some(Box::new(hold)),
@@ -513,35 +527,6 @@ impl Exports for PoolSet {
         // that it was told have completed must be there.
         handle.write_through = peer.is_kernel;
         Ok(handle)
-    }
-}
-
-/// What a volume or snapshot has changed since each older snapshot, by the name of that one.
-struct ChangesOf {
-    pools: OpenPools,
-    /// The pool's name: a pool that was suspended goes on as another one.
-    pool: String,
-    /// `VOL` or `VOL@SNAP`.
-    version: String,
-    /// The snapshots that the client has asked about: a later one of the same name is another.
-    known: RefCell<BTreeMap<String, VolumeId>>,
-}
-
-impl Bitmaps for ChangesOf {
-    fn names(&self) -> Vec<String> {
-        let pool = self.pools.borrow().get(&self.pool).cloned();
-        let names = pool.map(|pool| pool.snapshots_before(&self.version));
-        names.and_then(Result::ok).unwrap_or_default()
-    }
-
-    fn runs(&self, name: &str, offset_bytes: u64, len_bytes: u64) -> Option<Vec<BitmapRun>> {
-        let pool = self.pools.borrow().get(&self.pool).cloned()?;
-        let known = self.known.borrow().get(name).copied();
-        let since = known.or_else(|| pool.snapshot_before(&self.version, name))?;
-        self.known.borrow_mut().insert(name.to_owned(), since);
-        let runs = pool.changes_since(&self.version, since, offset_bytes, len_bytes)?;
-        let run = |run: ChangedRun| BitmapRun { len_bytes: run.len_bytes, dirty: run.changed };
-        Some(runs.into_iter().map(run).collect())
     }
 }
 

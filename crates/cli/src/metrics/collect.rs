@@ -15,6 +15,7 @@ use forebay_units::Nanos;
 
 use super::exposition::{Exposition, Format};
 use super::protobuf::{Histogram, SCHEMA};
+use crate::client_classes::Figures;
 use crate::drives::{Drive, Drives};
 
 /// Upper bounds of the latency histograms, in microseconds.
@@ -70,7 +71,7 @@ type Device<'a> = (&'a str, &'static str, &'a VdevStatus);
 pub fn metrics(
     pools: &[Rc<Pool>],
     drives: &Drives,
-    clients: (usize, &Counts),
+    (clients, classes): ((usize, &Counts), &[Figures]),
     format: Format,
 ) -> Vec<u8> {
     let sample = |pool: &Rc<Pool>| Sample {
@@ -87,6 +88,7 @@ pub fn metrics(
     let version = vec![("version", env!("CARGO_PKG_VERSION"))];
     out.gauges("forebay_build_info", "The program; always 1.", [(version, 1.0)]);
     connections(&mut out, clients);
+    client_classes(&mut out, classes);
     spaces(&mut out, &samples);
     states(&mut out, &samples);
     traffic(&mut out, &samples);
@@ -270,6 +272,21 @@ fn latencies(out: &mut Exposition, samples: &[Sample]) {
     out.histograms("forebay_pool_operation_duration_seconds", help, each(&pools, &bounds));
     let name = "forebay_volume_operation_duration_seconds";
     out.histograms(name, "The same of each volume, to 9 %.", each(&volumes, &bounds));
+}
+
+/// What clients did, by the way on which they came.
+fn client_classes(out: &mut Exposition, all: &[Figures]) {
+    let labels =
+        |(class, request, ..): &Figures| vec![("class", class.as_str()), ("op", request.as_str())];
+    let bytes = all.iter().map(|figures| (labels(figures), figures.2 as f64));
+    let help = "Bytes of client operations since the start of the server, by class of clients.";
+    out.counters("forebay_client_operation_bytes", help, bytes);
+    let bounds = BOUNDS_US.map(|us| us as f64 / 1e6);
+    let buckets: Vec<_> =
+        all.iter().map(|figures| (labels(figures), Buckets::new(&figures.3))).collect();
+    let each = buckets.iter().map(|(labels, of)| (labels.clone(), of.histogram(&bounds)));
+    let help = "How long client operations took in the pool, by class of clients.";
+    out.histograms("forebay_client_operation_duration_seconds", help, each);
 }
 
 fn memory(out: &mut Exposition, samples: &[Sample]) {

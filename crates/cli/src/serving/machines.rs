@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_nbd::{Exports, Peer};
 use forebay_vhost::{Disk, Disks, Event, Limits, Server};
 
+use crate::client_classes::Class;
 use crate::failure::{ErrorCode, Failure};
 use crate::pools::PoolSet;
 
@@ -19,7 +20,7 @@ impl Disks for Volumes {
 
     fn open(&self, name: &str, peer: &str) -> Option<Disk> {
         let peer = Peer { address: peer.to_owned(), ..Peer::default() };
-        let handle = Exports::open(&*self.0, name, &peer).ok()?;
+        let handle = self.0.open_as(name, &peer, Class::Machine).ok()?;
         let revocation = handle.revocation;
         let revoked = Box::pin(async move {
             match revocation {

@@ -38,7 +38,8 @@ impl Serving {
         let (set, server) = (self.set.clone(), self.server.clone());
         let source: Source = Rc::new(move |format| {
             let clients = (server.connections(), &server.counts());
-            metrics(&set.pools(), set.drives(), clients, format)
+            let classes = set.classes().figures();
+            metrics(&set.pools(), set.drives(), (clients, &classes), format)
         });
         forebay_rt::spawn(serve_http(listener, metrics_site(source)));
         Ok(())
