@@ -4,25 +4,19 @@
 use std::rc::Rc;
 
 use forebay_dedup::Fingerprint;
-use forebay_device::IoBytes;
 use forebay_format::fingerprints::Fingerprints;
 use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES};
 use forebay_format::map_record::Delta;
 use forebay_map::{DEDUP_VOLUME, dedup_block};
 use forebay_rt as rt;
 use forebay_segment::Wanted;
-use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
 use crate::dedup::DedupMode;
 use crate::state::Writers;
 
-/// Extents of so many bytes are hashed on a compute thread, where hashing takes longer than the way
-/// there and back.
-const MIN_COMPUTE_BYTES: usize = 64 << 10;
-/// What hashing a block takes, for the simulation.
-const HASH_COST: Nanos = Nanos::from_micros(2);
 /// Blocks around one that was found whose contents are looked at, when the index has a sample only.
 const NEIGHBOR_BLOCKS: u64 = 64;
 
@@ -37,20 +31,6 @@ impl Pool {
     pub(crate) fn has_dedup(&self) -> bool {
         let volumes = self.volumes.borrow();
         volumes.values().any(|volume| volume.dedup.get() != DedupMode::Off)
-    }
-
-    /// The fingerprints of the blocks of an extent.
-    pub(crate) async fn fingerprints(&self, data: &IoBytes) -> Vec<Fingerprint> {
-        let key = self.dedup.key();
-        let all = move |data: &[u8]| {
-            data.chunks(BLOCK_LEN).map(|block| key.fingerprint(block)).collect::<Vec<_>>()
-        };
-        if data.len() < MIN_COMPUTE_BYTES {
-            return all(data);
-        }
-        let cost = Nanos(HASH_COST.0 * (data.len() / BLOCK_LEN) as u64);
-        let data = data.clone();
-        rt::compute(cost, move || all(&data)).await
     }
 
     /// The number under which the content of a block is stored already.

@@ -1,9 +1,9 @@
 //! A transaction group on its way from memory into segments, the map, and a new root.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_cache::Kept;
+use forebay_dedup::Fingerprint;
 use forebay_device::IoBytes;
 use forebay_format::map_record::{Delta, MAX_VOLUME_BLOCKS};
 use forebay_map::{DEDUP_VOLUME, ExtentKind, dedup_ref};
@@ -15,11 +15,9 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
+use crate::commit::group_changes::{GroupChange, GroupChanges};
 use crate::dedup::DedupMode;
 use crate::state::Writers;
-
-/// Extents of the syncing group that are taken from it at a time.
-const EXTENTS_AT_A_TIME: usize = 32;
 
 /// Between two groups that do nothing but let go of snapshots.
 const LET_GO_PAUSE: Nanos = Nanos::from_millis(50);
@@ -166,14 +164,9 @@ impl Pool {
         let mut bytes = 0;
         let mut slices = rt::Slices::new();
         let mut overwritten = (0, 0);
-        let mut changes = VecDeque::new();
-        let mut taken = None;
-        loop {
-            if changes.is_empty() {
-                changes = self.changes_after(taken);
-            }
-            let Some((volume, lba, blocks, content)) = changes.pop_front() else { break };
-            taken = Some((volume, lba));
+        let mut changes = GroupChanges::default();
+        while let Some(change) = changes.next(self).await {
+            let GroupChange { volume, lba, blocks, content, fingerprints } = change;
             let data = match content {
                 Content::Zero => {
                     self.note_dying(volume, lba, blocks);
@@ -186,7 +179,7 @@ impl Pool {
             bytes += data.len() as u64;
             let (old, young) = self.note_dying(volume, lba, blocks);
             overwritten = (overwritten.0 + old, overwritten.1 + young);
-            let extent = (volume, lba, &data);
+            let extent = (volume, lba, &data, &fingerprints[..]);
             self.write_extent(writers, extent, commit, keep, &mut places).await?;
         }
         self.clean_along(writers, blocks, overwritten, keep).await?;
@@ -202,18 +195,16 @@ impl Pool {
     async fn write_extent(
         self: &Rc<Self>,
         writers: &mut Writers,
-        (volume, lba, data): (VolumeId, Lba, &IoBytes),
+        (volume, lba, data, fingerprints): (VolumeId, Lba, &IoBytes, &[Fingerprint]),
         commit: CommitId,
         keep: u32,
         places: &mut Places,
     ) -> Result<(), CommitError> {
         let caches_writes = self.caches_writes(volume);
         let mode = self.dedup_mode(volume);
-        let fingerprints = match mode {
-            DedupMode::Off => Vec::new(),
-            _ => self.fingerprints(data).await,
-        };
-        self.look_for_neighbors(&fingerprints).await;
+        // The property may have changed since the extent was hashed.
+        let fingerprints = if mode == DedupMode::Off { &[] } else { fingerprints };
+        self.look_for_neighbors(fingerprints).await;
         let mut slices = rt::Slices::new();
         for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
             let at = (volume, Lba(lba.0 + index as u64));
@@ -242,16 +233,6 @@ impl Pool {
             slices.step().await;
         }
         Ok(())
-    }
-
-    /// The next changes of the syncing group after the one at `taken`, in order.
-    fn changes_after(
-        &self,
-        taken: Option<(VolumeId, Lba)>,
-    ) -> VecDeque<(VolumeId, Lba, u64, Content)> {
-        let groups = self.dirty.groups.borrow();
-        let set = groups.syncing().expect("it is being written");
-        set.extents_after(taken).take(EXTENTS_AT_A_TIME).collect()
     }
 
     /// Fills the last rows of all data streams and waits for every write.

@@ -9,6 +9,7 @@ mod cleaner;
 mod dedup;
 pub(crate) mod error;
 mod group;
+mod group_changes;
 mod pace;
 mod root;
 mod trim;
