@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_device::{Device, FileDevice, IoBuf, IoBytes, MemoryDevice, OpenOptions};
-use forebay_intent_log::{IntentLog, LogConfig, LogEvent, LogRing, LogStats, Record, Replay, Side};
+use forebay_intent_log::{
+    GroupCommit, IntentLog, LogConfig, LogEvent, LogRing, LogStats, Record, Replay, Side,
+};
 use forebay_rt::{FuturesUnordered, Runtime, StreamExt, join_all, now, spawn};
 use forebay_units::{DeviceId, FrameSeq, Lba, Nanos, TxgId, VolumeId};
 
@@ -20,8 +22,8 @@ const POOL: u64 = 7;
 enum Load {
     /// Raw writes one after the other: bytes of each.
     Raw(usize),
-    /// 4 KiB appends: frames in flight, KiB of the longest frame.
-    Log(usize, u32),
+    /// 4 KiB appends: frames in flight if they are fixed, KiB of the longest frame.
+    Log(Option<usize>, u32),
 }
 
 struct Figure {
@@ -85,7 +87,7 @@ async fn measure_cpu() {
     for _ in 0..5 {
         raw_ns = raw_ns.min(each(raw(&device, 8192, 1, span).await.0));
         for (best, depth) in log_ns.iter_mut().zip([1, 32]) {
-            *best = best.min(each(log(&device, 4, 128 << 10, depth, span).await.0));
+            *best = best.min(each(log(&device, None, 128 << 10, depth, span).await.0));
         }
     }
     println!(
@@ -110,15 +112,15 @@ async fn measure(device: &Device, span: Nanos, rounds: usize) {
     }
     add(Load::Raw(8192), 1);
     add(Load::Raw(65536), 4);
-    for depth in [1, 32, 256] {
-        for (in_flight, kib) in
-            [(1, 256), (2, 256), (4, 64), (4, 128), (4, 256), (4, 1024), (8, 128), (8, 256)]
-        {
-            if depth > 1 || (in_flight, kib) == (4, 256) {
-                add(Load::Log(in_flight, kib), depth);
+    for depth in [1, 8, 32, 128] {
+        for in_flight in [None, Some(1), Some(2), Some(4), Some(8), Some(16)] {
+            if depth > 1 || in_flight.is_none_or(|frames| frames == 4) {
+                add(Load::Log(in_flight, 128), depth);
             }
         }
     }
+    add(Load::Log(Some(4), 64), 32);
+    add(Load::Log(Some(4), 1024), 32);
     for _ in 0..rounds {
         for figure in &mut figures {
             let (count, latencies) = match figure.load {
@@ -146,7 +148,8 @@ async fn measure(device: &Device, span: Nanos, rounds: usize) {
     for figure in &figures {
         let (name, unit) = match figure.load {
             Load::Raw(len) => (format!("raw {} KiB", len >> 10), len),
-            Load::Log(n, kib) => (format!("log 4 KiB, {n} frames of {kib} KiB"), 4096),
+            Load::Log(None, kib) => (format!("log 4 KiB, adaptive, of {kib} KiB"), 4096),
+            Load::Log(Some(n), kib) => (format!("log 4 KiB, {n} frames of {kib} KiB"), 4096),
         };
         let (median, rate) = rate_of(figure);
         let mut sorted = figure.latencies_us.clone();
@@ -200,12 +203,16 @@ fn rings(device: &Device) -> [LogRing; 1] {
 
 async fn log(
     device: &Device,
-    frames_in_flight: usize,
+    frames_in_flight: Option<usize>,
     max_frame_bytes: u32,
     depth: usize,
     span: Nanos,
 ) -> (u64, Vec<f64>, LogStats) {
-    let config = LogConfig { frames_in_flight, max_frame_bytes, ..LogConfig::new(POOL) };
+    let mut config = LogConfig { max_frame_bytes, ..LogConfig::new(POOL) };
+    if let Some(frames) = frames_in_flight {
+        config.frames_in_flight = frames;
+        config.group_commit = GroupCommit::Fixed { gather: Nanos::ZERO };
+    }
     let rings = rings(device);
     let epoch = (forebay_rt::random_u64() >> 32) as u32 | 1;
     let state = IntentLog::empty_state(&config, &rings, epoch, TxgId(0), FrameSeq(1));

@@ -4,9 +4,21 @@ use forebay_device::Device;
 use forebay_format::log_frame::{
     LogState, MAX_FRAME_BYTES, MAX_RINGS, MIN_RING_BYTES, RingState, ring_frame_limit_bytes,
 };
-use forebay_units::{BLOCK_BYTES, DeviceId, FrameSeq, TxgId};
+use forebay_units::{BLOCK_BYTES, DeviceId, FrameSeq, Nanos, TxgId};
 
 use crate::error::{ConfigError, MAX_FRAMES_IN_FLIGHT};
+
+/// How records gather into frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupCommit {
+    /// The number of frames in flight, and what a frame waits for, follow from measurements.
+    Adaptive,
+    /// As many frames as allowed are in flight, and each gathers for the same time.
+    Fixed {
+        /// From when a frame could be written until it is.
+        gather: Nanos,
+    },
+}
 
 /// Limits of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +28,10 @@ pub struct LogConfig {
     /// Longest frame, in bytes: a multiple of 4096 from 8192 to 1 MiB. Rings shorter than eight
     /// such frames use an eighth of their length.
     pub max_frame_bytes: u32,
-    /// Frames that may be in flight on each ring.
+    /// Most frames in flight on each ring.
     pub frames_in_flight: usize,
+    /// How records gather into frames.
+    pub group_commit: GroupCommit,
     /// Share of the log's space in use at which the log asks the pool for a commit, in percent.
     pub pressure_percent: u8,
     /// Whether an append waits for [`crate::IntentLog::witnessed`] as well.
@@ -31,7 +45,8 @@ impl LogConfig {
         Self {
             pool,
             max_frame_bytes: 128 << 10,
-            frames_in_flight: 4,
+            frames_in_flight: 16,
+            group_commit: GroupCommit::Adaptive,
             pressure_percent: 50,
             waits_for_witness: false,
         }

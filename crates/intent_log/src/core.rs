@@ -4,23 +4,26 @@
 
 mod closing;
 mod ring;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::task::Waker;
 
 use forebay_device::{DeviceError, IoBytes};
 use forebay_format::label::LogMark;
 use forebay_format::log_frame::{FrameHeader, LogState, RingState};
-use forebay_units::{DeviceId, FrameSeq, TxgId};
+use forebay_units::{DeviceId, FrameSeq, Nanos, TxgId};
 
 use crate::config::{LogConfig, LogRing, Side};
 use crate::error::NotQuiet;
 use crate::event::LogEvent;
+use crate::group_commit::GroupController;
 use crate::pack::{Packed, Queue};
 use crate::stats::LogStats;
 use crate::ticket::{Ticket, Waiter};
 use ring::Ring;
+pub(crate) use workers::Next;
+use workers::Worker;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
@@ -50,12 +53,6 @@ struct Live {
     is_closing: bool,
 }
 
-#[derive(Default)]
-struct Worker {
-    idle: Option<Waker>,
-    woken: bool,
-}
-
 /// A frame ready for its device command.
 pub(crate) struct Issue {
     pub(crate) generation: u64,
@@ -63,13 +60,6 @@ pub(crate) struct Issue {
     pub(crate) sides: Rc<[Side]>,
     pub(crate) position_bytes: u64,
     pub(crate) bytes: IoBytes,
-}
-
-/// What a worker does next.
-pub(crate) enum Next {
-    Write(Issue),
-    Wait,
-    End,
 }
 
 pub(crate) struct Core {
@@ -83,6 +73,9 @@ pub(crate) struct Core {
     woken: usize,
     next_worker: usize,
     pub(crate) queue: Queue,
+    group_commit: GroupController,
+    /// The worker that waits for records of its frame.
+    gatherer: usize,
     pub(crate) next_seq: FrameSeq,
     watermark: FrameSeq,
     /// Frames from `tail_seq` on.
@@ -90,6 +83,8 @@ pub(crate) struct Core {
     tail_seq: FrameSeq,
     /// Waiters of the frames after `acknowledged`.
     unacked: VecDeque<Vec<Waiter>>,
+    /// Their number.
+    unacked_count: usize,
     /// The group of the last recorded state, and its tail. Space is freed only up to this tail,
     /// because replay may still start there.
     recorded: (TxgId, FrameSeq),
@@ -134,11 +129,14 @@ impl Core {
             woken: 0,
             next_worker: 0,
             queue: Queue::default(),
+            group_commit: GroupController::new(config.group_commit, config.frames_in_flight),
+            gatherer: 0,
             next_seq: state.next_seq,
             watermark: FrameSeq(state.next_seq.0 - 1),
             live: VecDeque::new(),
             tail_seq: state.next_seq,
             unacked: VecDeque::new(),
+            unacked_count: 0,
             recorded: (state.committed, state.next_seq),
             released: state.committed,
             max_appended: TxgId(0),
@@ -190,6 +188,8 @@ impl Core {
         self.unsaid = false;
         self.wake_closer = std::mem::take(&mut self.closer_waits);
         let waiting: Vec<Waiter> = self.unacked.drain(..).flatten().collect();
+        self.unacked_count = 0;
+        self.group_commit.stop_gathering();
         for (ticket, _) in waiting {
             // Every record is released, so only barriers can be left.
             ticket.resolve_one();
@@ -203,51 +203,6 @@ impl Core {
 
     pub(crate) fn worker_count(&self) -> usize {
         self.workers.len()
-    }
-
-    fn ring_of(&self, worker: usize) -> usize {
-        // Consecutive workers serve different rings, so that frames spread over the rings.
-        worker % self.rings.len()
-    }
-
-    fn fits(&self, ring: usize) -> bool {
-        let ring = &self.rings[ring];
-        ring.free_bytes() >= self.queue.wanted_bytes(ring.limit_bytes)
-    }
-
-    /// Wakes a worker for the queue's first record, unless the workers already woken suffice.
-    pub(crate) fn wake_worker(&mut self) {
-        if self.mode != Mode::Running || self.queue.is_empty() {
-            return;
-        }
-        let woken_bytes = self.woken as u64 * u64::from(self.config.max_frame_bytes);
-        if self.woken > 0 && self.queue.bytes() < woken_bytes {
-            return;
-        }
-        let count = self.workers.len();
-        for step in 0..count {
-            let at = (self.next_worker + step) % count;
-            if self.workers[at].idle.is_some() && self.fits(self.ring_of(at)) {
-                self.workers[at].woken = true;
-                self.woken += 1;
-                self.next_worker = (at + 1) % count;
-                if let Some(waker) = self.workers[at].idle.take() {
-                    waker.wake();
-                }
-                return;
-            }
-        }
-        if !(0..self.rings.len()).any(|ring| self.fits(ring)) {
-            self.report_pressure();
-        }
-    }
-
-    pub(crate) fn wake_all(&mut self) {
-        for worker in &mut self.workers {
-            if let Some(waker) = worker.idle.take() {
-                waker.wake();
-            }
-        }
     }
 
     fn report(&mut self, event: LogEvent) {
@@ -281,24 +236,6 @@ impl Core {
     /// Index, used bytes and total bytes of each ring.
     pub(crate) fn ring_bytes(&self) -> Vec<(u8, u64, u64)> {
         self.rings.iter().map(|ring| (ring.index, ring.used_bytes, ring.len_bytes)).collect()
-    }
-
-    /// What worker `at` of `generation` does next. Keeps `waker` when the worker must wait.
-    pub(crate) fn next_for(&mut self, at: usize, generation: u64, waker: &Waker) -> Next {
-        if self.closed || generation != self.generation {
-            return Next::End;
-        }
-        if std::mem::take(&mut self.workers[at].woken) {
-            self.woken -= 1;
-        }
-        let ring = self.ring_of(at);
-        let ready = self.mode == Mode::Running && !self.queue.is_empty() && self.fits(ring);
-        let issue = if ready { self.build(ring) } else { None };
-        if issue.is_none() {
-            self.workers[at].idle = Some(waker.clone());
-        }
-        self.wake_worker();
-        issue.map_or(Next::Wait, Next::Write)
     }
 
     fn build(&mut self, at: usize) -> Option<Issue> {
@@ -348,6 +285,7 @@ impl Core {
         for side in sides.iter() {
             *self.outstanding.entry(side.device_id).or_default() += 1;
         }
+        self.unacked_count += packed.waiters.len();
         self.unacked.push_back(std::mem::take(&mut packed.waiters));
         self.check_pressure();
         let generation = self.generation;
@@ -389,10 +327,17 @@ impl Core {
     }
 
     /// Ends a frame whose sides have all completed.
-    pub(crate) fn frame_done(&mut self, generation: u64, seq: FrameSeq, durable: bool) {
+    pub(crate) fn frame_done(
+        &mut self,
+        generation: u64,
+        seq: FrameSeq,
+        durable: bool,
+        took: Nanos,
+    ) {
         if generation != self.generation {
             return;
         }
+        self.group_commit.frame_ended(took, self.under_way());
         self.in_flight -= 1;
         self.quiet_changed |= self.mode != Mode::Running;
         let at = (seq.0 - self.tail_seq.0) as usize;
@@ -406,7 +351,10 @@ impl Core {
         if self.mode == Mode::Failed {
             return;
         }
-        if !is_closing {
+        if is_closing {
+            // Its task writes no other frame.
+            self.wake_worker();
+        } else {
             self.note_unsaid();
         }
         let before = self.watermark;
@@ -440,7 +388,10 @@ impl Core {
 
     fn attach_to_frames(&mut self, waiter: Waiter) {
         match self.unacked.back_mut() {
-            Some(last) if waiter.1 > self.released => last.push(waiter),
+            Some(last) if waiter.1 > self.released => {
+                last.push(waiter);
+                self.unacked_count += 1;
+            }
             _ => waiter.0.resolve_one(),
         }
     }
@@ -504,6 +455,7 @@ impl Core {
                 *txg > committed
             });
         }
+        self.unacked_count = self.unacked.iter().map(Vec::len).sum();
         for waiter in loose {
             self.attach_to_frames(waiter);
         }

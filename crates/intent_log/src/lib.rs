@@ -5,6 +5,7 @@ mod core;
 mod damage;
 mod error;
 mod event;
+mod group_commit;
 mod log;
 mod pack;
 mod reader;
@@ -14,7 +15,7 @@ mod stats;
 mod stream;
 mod ticket;
 
-pub use config::{LogConfig, LogRing, Side};
+pub use config::{GroupCommit, LogConfig, LogRing, Side};
 pub use damage::{FrameFault, SideDamage, SideLocation};
 pub use error::{ConfigError, LogError, NotQuiet, RecordError, SplitError};
 pub use event::LogEvent;

@@ -141,6 +141,7 @@ impl IntentLog {
                 core.add_barrier(ticket.clone());
                 return Append { state: Ok(ticket) };
             }
+            core.pass(rt::now());
             let ticket = Ticket::new(records.len() as u64);
             for record in records {
                 core.note_append(record.txg);
@@ -391,12 +392,21 @@ impl Future for Append {
 /// next frame by itself, without another task.
 async fn work(shared: Rc<Shared>, at: usize, generation: u64) {
     loop {
+        let mut gathering = None;
         let next = std::future::poll_fn(|cx| {
-            match shared.with(|core| core.next_for(at, generation, cx.waker())) {
-                Next::Write(issue) => Poll::Ready(Some(issue)),
-                Next::End => Poll::Ready(None),
-                Next::Wait => Poll::Pending,
+            let now = rt::now();
+            match shared.with(|core| core.next_for(at, generation, cx.waker(), now)) {
+                Next::Write(issue) => return Poll::Ready(Some(issue)),
+                Next::End => return Poll::Ready(None),
+                Next::Wait => gathering = None,
+                Next::Gather(until) => {
+                    let sleep = gathering.insert(Box::pin(rt::sleep_until(until)));
+                    if sleep.as_mut().poll(cx).is_ready() {
+                        cx.waker().wake_by_ref();
+                    }
+                }
             }
+            Poll::Pending
         });
         let Some(issue) = next.await else { return };
         write_frame(&shared, issue).await;
@@ -405,15 +415,20 @@ async fn work(shared: Rc<Shared>, at: usize, generation: u64) {
 
 async fn write_frame(shared: &Shared, issue: Issue) {
     let frame = (issue.generation, issue.seq);
-    shared.times.borrow_mut().begin(frame, rt::now());
+    let begun = rt::now();
+    shared.times.borrow_mut().begin(frame, begun);
     let durable = if let [side] = &issue.sides[..] {
         write_side(shared, &issue, side).await
     } else {
         let sides = issue.sides.iter().map(|side| write_side(shared, &issue, side));
         rt::join_all(sides).await.into_iter().all(|durable| durable)
     };
-    shared.times.borrow_mut().end(frame, rt::now());
-    shared.with(|core| core.frame_done(issue.generation, issue.seq, durable));
+    let ended = rt::now();
+    shared.times.borrow_mut().end(frame, ended);
+    shared.with(|core| {
+        core.pass(ended);
+        core.frame_done(issue.generation, issue.seq, durable, ended.since(begun));
+    });
 }
 
 /// Writes a closing frame when the log has been idle for [`IDLE`]. The last frames of a log are

@@ -75,7 +75,10 @@ impl Core {
     pub(crate) fn acknowledge(&mut self, seq: FrameSeq) {
         while self.acknowledged < seq.min(self.watermark) {
             self.acknowledged = self.acknowledged.next();
-            for (ticket, _) in self.unacked.pop_front().unwrap_or_default() {
+            let waiters = self.unacked.pop_front().unwrap_or_default();
+            self.unacked_count -= waiters.len();
+            self.group_commit.records_ended(waiters.len() as u64);
+            for (ticket, _) in waiters {
                 ticket.resolve_one();
             }
         }

@@ -8,7 +8,7 @@ use std::task::{Wake, Waker};
 
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::log_frame::{Fragment, RecordKind, decode, next_position_bytes};
-use forebay_units::{BLOCK_LEN, DeviceId, FrameSeq, TxgId};
+use forebay_units::{BLOCK_LEN, DeviceId, FrameSeq, Nanos, TxgId};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -19,7 +19,10 @@ use crate::core::{Core, Issue, Mode, Next};
 use crate::event::LogEvent;
 use crate::pack::Queued;
 use crate::ticket::Ticket;
-use crate::{LogConfig, LogRing, Record};
+use crate::{GroupCommit, LogConfig, LogRing, Record};
+
+/// What each frame takes.
+const TOOK: Nanos = Nanos::from_micros(50);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -122,6 +125,9 @@ struct Rig {
     epoch: u32,
     failed: bool,
     pressed: bool,
+    now: Nanos,
+    /// Workers that gather records until their time is over.
+    timers: Vec<usize>,
 }
 
 impl Rig {
@@ -147,12 +153,15 @@ impl Rig {
             epoch: 1,
             failed: false,
             pressed: false,
+            now: Nanos::ZERO,
+            timers: Vec::new(),
         };
         rig.start_workers();
         rig
     }
 
     fn start_workers(&mut self) {
+        self.timers.clear();
         self.workers = (0..self.core.worker_count())
             .map(|_| (Arc::new(Woken(AtomicBool::new(true))), None))
             .collect();
@@ -195,6 +204,10 @@ impl Rig {
 
     /// Runs every woken worker until all of them wait or write.
     fn turn(&mut self) {
+        self.now = self.now + Nanos::from_micros(100);
+        for at in std::mem::take(&mut self.timers) {
+            self.workers[at].0.0.store(true, Ordering::Relaxed);
+        }
         while let Some(at) = self
             .workers
             .iter()
@@ -202,8 +215,9 @@ impl Rig {
         {
             self.workers[at].0.0.store(false, Ordering::Relaxed);
             let waker = Waker::from(self.workers[at].0.clone());
-            match self.core.next_for(at, self.core.generation, &waker) {
+            match self.core.next_for(at, self.core.generation, &waker, self.now) {
                 Next::Wait => {}
+                Next::Gather(_) => self.timers.push(at),
                 Next::End => panic!("the log has not been closed"),
                 Next::Write(issue) => {
                     self.workers[at].1 = Some(issue.seq.0);
@@ -288,7 +302,8 @@ impl Rig {
             self.failed |= error.is_some();
         }
         placed.durable = failing.is_none();
-        self.core.frame_done(issue.generation, issue.seq, failing.is_none());
+        self.core.pass(self.now);
+        self.core.frame_done(issue.generation, issue.seq, failing.is_none(), TOOK);
         // After a failure nothing is acknowledged, because another side may lack the frame.
         while !self.failed
             && self.frames.get(&(self.watermark + 1)).is_some_and(|placed| placed.durable)
@@ -308,7 +323,7 @@ impl Rig {
         loop {
             self.turn();
             let open = self.in_flight();
-            if open.is_empty() {
+            if open.is_empty() && self.timers.is_empty() {
                 return;
             }
             for seq in open {
@@ -414,6 +429,7 @@ impl Rig {
             .workers
             .iter()
             .all(|(woken, busy)| busy.is_none() && !woken.0.load(Ordering::Relaxed));
+        let idle = idle && self.timers.is_empty();
         if idle && !self.failed && self.core.mode == Mode::Running && !self.queue.is_empty() {
             assert!(self.pressed, "records wait for space without a pressure event");
         }
@@ -438,12 +454,16 @@ proptest! {
     #[test]
     fn core_agrees_with_a_list_of_appended_records(
         shape in (1u8..3, 1u32..3, 2u32..20, 1usize..4),
+        gather_us in prop_oneof![Just(None), Just(Some(0)), Just(Some(150))],
         steps in prop::collection::vec(step(), 1..240),
     ) {
         let (ring_count, sides, frame_blocks, frames_in_flight) = shape;
         let config = LogConfig {
             max_frame_bytes: frame_blocks * 4096,
             frames_in_flight,
+            group_commit: gather_us.map_or(GroupCommit::Adaptive, |gather_us| {
+                GroupCommit::Fixed { gather: Nanos::from_micros(gather_us) }
+            }),
             ..LogConfig::new(POOL)
         };
         let mut rig = Rig::new(config, rings(ring_count, sides));
@@ -508,7 +528,7 @@ fn late_write_to_an_old_ring_changes_nothing() {
     rig.core.reconfigure(&rig.rings, &state);
     let error = DeviceError::new("x", Operation::Write, 0, 0, ErrorKind::Gone);
     rig.core.side_done(issue.generation, DeviceId(0), Some(&error));
-    rig.core.frame_done(issue.generation, issue.seq, false);
+    rig.core.frame_done(issue.generation, issue.seq, false, Nanos::ZERO);
     assert!(rig.core.mode == Mode::Running && rig.core.failed.is_empty());
     assert!(rig.core.outstanding.is_empty());
 }
