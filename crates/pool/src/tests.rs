@@ -25,6 +25,7 @@ mod map_memory;
 mod mirrored_memory;
 mod multihost;
 mod openings;
+mod polls;
 pub(crate) mod rack;
 mod reservations;
 mod resilvers;

@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     first: First,
     background: Background,
     pub(crate) polls: PollRecord,
+    /// What the current poll would have taken so far, under simulation.
+    pub(crate) modelled: Cell<Nanos>,
     remote: Arc<Remote>,
     pub(crate) timers: RefCell<BinaryHeap<Rc<TimerEntry>>>,
     pub(crate) timer_seq: Cell<u64>,
@@ -143,6 +145,19 @@ pub(crate) fn with<R>(f: impl FnOnce(&Rc<Inner>) -> R) -> R {
     })
 }
 
+/// Work of the current poll that takes `cost` outside of the simulation. Virtual time does not go
+/// on, but [`crate::long_polls`] and [`crate::Slices`] count it. Nothing on a real runtime.
+#[inline]
+pub fn model_work(cost: Nanos) {
+    CURRENT.with(|current| {
+        if let Some(inner) = &*current.borrow()
+            && inner.ring.is_none()
+        {
+            inner.modelled.set(inner.modelled.get() + cost);
+        }
+    });
+}
+
 /// Wakes a task that runs before most ready tasks.
 pub(crate) fn wake_first(waker: Waker) {
     with(|inner| {
@@ -216,6 +231,7 @@ impl Runtime {
                 first: First::default(),
                 background: Background::default(),
                 polls: PollRecord::default(),
+                modelled: Cell::new(Nanos::ZERO),
                 remote,
                 timers: RefCell::new(BinaryHeap::new()),
                 timer_seq: Cell::new(0),
@@ -380,6 +396,7 @@ impl Inner {
         let mut begun = if is_timed { self.now() } else { Nanos::ZERO };
         for _ in 0..polls {
             let Some(id) = self.next_ready() else { break };
+            self.modelled.set(Nanos::ZERO);
             let place = self.poll_task(id);
             if self.halted.get() {
                 return;
@@ -391,6 +408,9 @@ impl Inner {
                 }
                 self.background.others.set(self.background.others.get() + ended.since(begun));
                 begun = ended;
+            } else if let Some(place) = place {
+                let now = self.now();
+                self.polls.note(place, now, now + self.modelled.get());
             }
         }
     }

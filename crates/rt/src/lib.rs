@@ -17,7 +17,9 @@ mod timer;
 pub mod uring;
 
 pub use compute::{aside, close_aside, compute};
-pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detached, yield_now};
+pub use executor::{
+    JoinHandle, Runtime, halt, is_simulated, model_work, spawn, spawn_detached, yield_now,
+};
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};
 pub use futures_util::stream::{FuturesUnordered, StreamExt};

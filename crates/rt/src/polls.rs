@@ -61,9 +61,9 @@ impl PollRecord {
     }
 }
 
-/// Long polls of the current runtime since its start, the longest first. None under simulation,
-/// where polls take no time. The figures include time in which the kernel gave the processor to
-/// others.
+/// Long polls of the current runtime since its start, the longest first. Under simulation a poll
+/// takes what [`crate::model_work`] says of it. In production the figures include time in which the
+/// kernel gave the processor to others.
 #[must_use]
 pub fn long_polls() -> Vec<LongPolls> {
     let mut found: Vec<LongPolls> = executor::with(|inner| {

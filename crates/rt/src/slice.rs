@@ -2,14 +2,14 @@
 
 use forebay_units::Nanos;
 
-use crate::executor::{is_simulated, yield_to_all};
+use crate::executor::{self, is_simulated, yield_to_all};
 use crate::time::now;
 
 /// How long a slice may take.
 const SLICE: Nanos = Nanos::from_micros(50);
 /// Steps between two looks at the clock.
 const STEPS_PER_LOOK: u32 = 8;
-/// Steps of a slice under simulation, where work takes no time.
+/// Most steps of a slice under simulation, where much work takes no time.
 const SIMULATED_STEPS: u32 = 64;
 
 /// Cuts long work into slices. Between two of them, tasks that have something to do run first.
@@ -24,7 +24,13 @@ impl Slices {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it reads the clock")]
     pub fn new() -> Self {
-        Self { begun: now(), steps: 0, is_simulated: is_simulated() }
+        let is_simulated = is_simulated();
+        Self { begun: Self::clock(is_simulated), steps: 0, is_simulated }
+    }
+
+    /// Under simulation, the work of the current poll.
+    fn clock(is_simulated: bool) -> Nanos {
+        if is_simulated { executor::with(|inner| inner.modelled.get()) } else { now() }
     }
 
     /// Ends the slice when it has taken long enough. To be called after each step of some
@@ -34,14 +40,17 @@ impl Slices {
         self.steps += 1;
         if self.steps >= STEPS_PER_LOOK && self.is_over() {
             yield_to_all().await;
-            *self = Self { begun: now(), steps: 0, is_simulated: self.is_simulated };
+            self.begun = Self::clock(self.is_simulated);
+            self.steps = 0;
         }
     }
 
     fn is_over(&mut self) -> bool {
-        if self.is_simulated {
-            return self.steps >= SIMULATED_STEPS;
+        if self.is_simulated && self.steps >= SIMULATED_STEPS {
+            return true;
         }
-        self.steps.is_multiple_of(STEPS_PER_LOOK) && now().since(self.begun) >= SLICE
+        // Another poll has begun if its work is less.
+        let spent = || Self::clock(self.is_simulated).0.saturating_sub(self.begun.0);
+        self.steps.is_multiple_of(STEPS_PER_LOOK) && spent() >= SLICE.0
     }
 }

@@ -14,6 +14,7 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
+use crate::commit::work;
 use crate::dedup::DedupMode;
 use crate::state::Writers;
 
@@ -102,6 +103,7 @@ impl Pool {
     pub(crate) fn free_run(&self, addr: BlockAddr, blocks: u32) {
         if dedup_block(addr).is_none() {
             self.cache.drop_run(addr, blocks);
+            rt::model_work(work::uncache(blocks));
         }
         self.cut_run(addr, blocks);
     }
@@ -109,6 +111,7 @@ impl Pool {
     /// As [`Pool::free_run`], for runs that may be long: their blocks leave the cache as others
     /// come.
     pub(crate) fn cut_run(&self, addr: BlockAddr, blocks: u32) {
+        rt::model_work(work::PIECE);
         match dedup_block(addr) {
             Some(first) => self.dedup.release(first, blocks),
             None => self.store.table.sub_live(addr, blocks),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_cache::Kept;
 use forebay_dedup::Fingerprint;
 use forebay_device::IoBytes;
-use forebay_format::map_record::{Delta, MAX_VOLUME_BLOCKS};
+use forebay_format::map_record::{Delta, LEAF_BLOCKS, MAX_VOLUME_BLOCKS};
 use forebay_map::{DEDUP_VOLUME, ExtentKind, dedup_ref};
 use forebay_rt as rt;
 use forebay_rt::Either;
@@ -16,6 +16,7 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
 use crate::Pool;
 use crate::commit::error::CommitError;
 use crate::commit::group_changes::{GroupChange, GroupChanges};
+use crate::commit::work;
 use crate::dedup::DedupMode;
 use crate::state::Writers;
 
@@ -169,9 +170,8 @@ impl Pool {
             let GroupChange { volume, lba, blocks, content, fingerprints } = change;
             let data = match content {
                 Content::Zero => {
-                    self.note_dying(volume, lba, blocks);
+                    self.note_all_dying((volume, lba, blocks), &mut slices).await;
                     places.cleared.push((volume, lba, blocks));
-                    slices.step().await;
                     continue;
                 }
                 Content::Data(data) => data,
@@ -180,7 +180,7 @@ impl Pool {
             let (old, young) = self.note_dying(volume, lba, blocks);
             overwritten = (overwritten.0 + old, overwritten.1 + young);
             let extent = (volume, lba, &data, &fingerprints[..]);
-            self.write_extent(writers, extent, commit, keep, &mut places).await?;
+            self.write_extent(writers, extent, (commit, keep), &mut places, &mut slices).await?;
         }
         self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
@@ -196,16 +196,15 @@ impl Pool {
         self: &Rc<Self>,
         writers: &mut Writers,
         (volume, lba, data, fingerprints): (VolumeId, Lba, &IoBytes, &[Fingerprint]),
-        commit: CommitId,
-        keep: u32,
+        (commit, keep): (CommitId, u32),
         places: &mut Places,
+        slices: &mut rt::Slices,
     ) -> Result<(), CommitError> {
         let caches_writes = self.caches_writes(volume);
         let mode = self.dedup_mode(volume);
         // The property may have changed since the extent was hashed.
         let fingerprints = if mode == DedupMode::Off { &[] } else { fingerprints };
         self.look_for_neighbors(fingerprints).await;
-        let mut slices = rt::Slices::new();
         for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
             let at = (volume, Lba(lba.0 + index as u64));
             let mut bound = at;
@@ -226,6 +225,7 @@ impl Pool {
             let writer = &mut writers.data[usize::from(stream)];
             let (addr, sum) = writer.append(bound.0, bound.1, block, commit, clock, keep).await?;
             self.stats.tick();
+            rt::model_work(work::BLOCK);
             if caches_writes {
                 self.cache.keep(self.block_key(addr), block, Kept::Written);
             }
@@ -248,6 +248,28 @@ impl Pool {
         Ok(())
     }
 
+    /// As [`Pool::note_dying`] for a range that may be long, a leaf of the map at a time.
+    async fn note_all_dying(
+        &self,
+        (volume, lba, blocks): (VolumeId, Lba, u64),
+        slices: &mut rt::Slices,
+    ) {
+        const LEAF: u64 = LEAF_BLOCKS as u64;
+        let (mut at, end) = (lba.0, lba.0 + blocks);
+        while at < end {
+            let Some(Lba(leaf)) = self.store.map.borrow().next_entry(volume, Lba(at)) else {
+                break;
+            };
+            let (from, to) = (leaf.max(at), (leaf + LEAF).min(end));
+            if from < to {
+                self.note_dying(volume, Lba(from), to - from);
+            }
+            slices.step().await;
+            at = leaf + LEAF;
+        }
+        slices.step().await;
+    }
+
     /// Marks the blocks that the group being written overwrites as dying. Returns their number, and
     /// the number of young ones.
     fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) -> (u64, u64) {
@@ -258,6 +280,7 @@ impl Pool {
             return (0, 0);
         }
         self.store.map.borrow().lookup_range(volume, lba, blocks, |piece| {
+            rt::model_work(work::PIECE);
             // Nor does what other blocks may refer to.
             if let ExtentKind::Mapped { home, addr, .. } = piece.kind
                 && home != DEDUP_VOLUME
@@ -302,12 +325,11 @@ impl Pool {
                 self.clear_versions(range, delta, &mut freed, &mut slices).await?;
             } else if known(volume) {
                 // What is cut off at once may be long: its blocks leave the cache as others come.
-                let mut map = self.store.map.borrow_mut();
+                let range = (volume, lba, blocks);
                 match blocks <= MOST_DROPPED_BLOCKS {
-                    true => map.clear(volume, lba, blocks, &mut freed)?,
-                    false => map.clear(volume, lba, blocks, &mut cut)?,
+                    true => self.clear_versions(range, delta, &mut freed, &mut slices).await?,
+                    false => self.clear_versions(range, delta, &mut cut, &mut slices).await?,
                 }
-                delta.clear(volume, lba, blocks);
             }
             slices.step().await;
         }
@@ -322,9 +344,8 @@ impl Pool {
                 self.clear_versions(range, delta, &mut cut, &mut slices).await?;
             }
         }
-        let map = &mut *self.store.map.borrow_mut();
-        for volume in writers.dropped.drain(..) {
-            map.drop_volume(volume, &mut cut)?;
+        for volume in std::mem::take(&mut writers.dropped) {
+            self.drop_from_map(volume, &mut cut, &mut slices).await?;
             delta.drop_volume(volume);
         }
         self.store.table.clear_dying();
@@ -333,6 +354,26 @@ impl Pool {
             self.stats.retiring(set.held);
         }
         Ok(())
+    }
+
+    /// Drops a volume from the map, a leaf at a time: no version that stays refers to it.
+    async fn drop_from_map(
+        &self,
+        volume: VolumeId,
+        cut: &mut impl FnMut(BlockAddr, u32),
+        slices: &mut rt::Slices,
+    ) -> Result<(), CommitError> {
+        const LEAF: u64 = LEAF_BLOCKS as u64;
+        let mut at = Lba(0);
+        loop {
+            let leaf = self.store.map.borrow().next_entry(volume, at);
+            let Some(leaf) = leaf else { break };
+            self.store.map.borrow_mut().clear(volume, leaf, LEAF, cut)?;
+            rt::model_work(work::LEAF);
+            slices.step().await;
+            at = Lba(leaf.0 + LEAF);
+        }
+        Ok(self.store.map.borrow_mut().drop_volume(volume, cut)?)
     }
 
     /// Applies to the map where the blocks of a group went.
@@ -354,6 +395,7 @@ impl Pool {
                 map.keep_before_write(*volume, lba, blocks, &mut |kept| kept.note_in(delta));
                 map.set_run(*volume, lba, *addr, sums, false, &mut freed)?;
                 delta.assign(*volume, lba, *addr, sums);
+                rt::model_work(work::run(sums.len()));
             }
             slices.step().await;
         }
@@ -367,6 +409,7 @@ impl Pool {
                 map.keep_before_write(volume, lba, u64::from(blocks), kept);
                 map.set_refs(volume, lba, *content, blocks, &mut freed);
                 delta.assign_sealed(volume, lba, dedup_ref(*content), blocks);
+                rt::model_work(work::run(blocks as usize));
             } else {
                 self.dedup.release(*content, blocks);
             }

@@ -14,6 +14,7 @@ mod pace;
 mod root;
 mod trim;
 mod versions;
+mod work;
 
 pub(crate) use pace::MOST_IN_FLIGHT_BYTES;
 pub(crate) use trim::Trims;

@@ -8,6 +8,7 @@ use forebay_units::{BlockAddr, CommitId, Lba, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
+use crate::commit::work;
 use crate::state::Writers;
 
 /// Leaves of snapshots being destroyed that one group lets go of: at most so many times 9 KiB in
@@ -24,7 +25,7 @@ impl Pool {
         }
     }
 
-    /// Clears a range of a volume with other versions.
+    /// Clears a range of a volume, a leaf at a time; versions that share its blocks keep them.
     pub(crate) async fn clear_versions(
         &self,
         (volume, lba, blocks): (VolumeId, Lba, u64),
@@ -46,6 +47,7 @@ impl Pool {
                 map.keep_before_clear(volume, from, blocks, &mut |kept| kept.note_in(delta));
                 map.clear(volume, from, blocks, freed)?;
                 map.hide_origin(volume, from, blocks, &mut |kept| kept.note_in(delta));
+                rt::model_work(work::LEAF);
             }
             slices.step().await;
             at = leaf + LEAF;
@@ -127,6 +129,7 @@ impl Pool {
         let gone = map.let_go(snapshot, &mut self.freed(), kept);
         let Some((lba, blocks)) = gone else { return false };
         delta.clear(snapshot, lba, blocks);
+        rt::model_work(work::LEAF);
         true
     }
 

@@ -1,0 +1,109 @@
+//! No task keeps the others of its thread waiting for more than a millisecond.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
+
+use super::rack::memory;
+use super::{spec, stamp, volume};
+use crate::Pool;
+use crate::spec::VolumeSpec;
+
+/// The longest poll that is allowed.
+const BUDGET: Nanos = Nanos::from_millis(1);
+const MIB: u64 = 1 << 20;
+/// Blocks of a volume: enough for several milliseconds at 100 ns each.
+const BLOCKS: u64 = 16 << 10;
+
+async fn pool_with(volumes: &[(&str, &str)]) -> Rc<Pool> {
+    let shelf = memory(&["a", "l"], 512 << 20);
+    let mut spec = spec(Layout::Raid0, &["a"], &["l"]);
+    for (name, value) in [("txg_timeout", "60"), ("dirty_limit", "128M")] {
+        spec.properties.insert(name.to_owned(), value.to_owned());
+    }
+    let pool = Pool::create(shelf, "tank", &spec).await.unwrap();
+    for (name, dedup) in volumes {
+        let properties = BTreeMap::from([("dedup".to_owned(), (*dedup).to_owned())]);
+        let size = volume((4 * BLOCKS) << 12);
+        let spec = VolumeSpec { name: (*name).into(), sparse: true, properties, ..size };
+        pool.create_volume(&spec).await.unwrap();
+    }
+    pool
+}
+
+/// Two groups, whose blocks alternate: no two blocks that are neighbors lie beside each other.
+async fn scatter(pool: &Pool, device: &Device) {
+    for odd in [0, 1] {
+        for at in 0..BLOCKS / 2 {
+            let block = 2 * at + odd;
+            device.write(block << 12, stamp(4096, block), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+    }
+}
+
+/// Fails if a poll since the last check took longer than the budget.
+fn check(what: &str) {
+    let long: Vec<_> = rt::long_polls().into_iter().filter(|p| p.longest > BUDGET).collect();
+    assert!(long.is_empty(), "{what}: {long:#?}");
+}
+
+#[test]
+fn group_of_many_small_extents_is_written_in_short_polls() {
+    for dedup in ["off", "on"] {
+        Runtime::simulated(1).block_on(async {
+            let pool = pool_with(&[("v", dedup)]).await;
+            scatter(&pool, &pool.open_volume("v").unwrap()).await;
+            check("a group");
+            pool.export().await.unwrap();
+            check("an export");
+        });
+    }
+}
+
+#[test]
+fn long_trim_of_scattered_blocks_is_applied_in_short_polls() {
+    for dedup in ["off", "on"] {
+        Runtime::simulated(2).block_on(async {
+            let pool = pool_with(&[("v", dedup)]).await;
+            let v = pool.open_volume("v").unwrap();
+            scatter(&pool, &v).await;
+            v.discard(0, (4 * BLOCKS) << 12, false).await.unwrap();
+            pool.sync().await.unwrap();
+            check("a trim");
+            assert_eq!(pool.get_volume("v").unwrap().used_bytes, 0);
+            assert_eq!(pool.summary().alloc_bytes, 0);
+        });
+    }
+}
+
+#[test]
+fn volume_of_scattered_blocks_is_destroyed_in_short_polls() {
+    Runtime::simulated(3).block_on(async {
+        let pool = pool_with(&[("v", "off"), ("w", "off")]).await;
+        scatter(&pool, &pool.open_volume("v").unwrap()).await;
+        pool.destroy_volume("v", false).await.unwrap();
+        pool.sync().await.unwrap();
+        check("a volume destroyed");
+        assert_eq!(pool.summary().alloc_bytes, 0);
+        // A smaller size cuts off as much.
+        scatter(&pool, &pool.open_volume("w").unwrap()).await;
+        pool.resize_volume("w", MIB, true).await.unwrap();
+        pool.sync().await.unwrap();
+        check("a volume shrunk");
+        assert_eq!(pool.summary().alloc_bytes, MIB);
+    });
+}
+
+#[test]
+fn poll_over_the_budget_is_seen() {
+    Runtime::simulated(4).block_on(async {
+        rt::spawn(async { (0..4).for_each(|_| rt::model_work(Nanos(BUDGET.0 / 3))) }).await;
+        let long = rt::long_polls();
+        assert_eq!(long.len(), 1, "{long:?}");
+        assert!(long[0].longest > BUDGET && long[0].place.contains("polls.rs"));
+    });
+}
