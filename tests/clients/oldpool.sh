@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pools that earlier programs made and that were killed under writes (formats 5 and 6,
+# Pools that earlier programs made and that were killed under writes (formats 5, 6 and 7,
 # tests/clients/golden): they are imported with all that was answered, stay as they are, and have
-# snapshots and de-duplication once they are upgraded.
+# snapshots, de-duplication and compression once they are upgraded.
 . "$(dirname "$0")/lib.sh"
 need nbdcopy xz tar python3
 begin
@@ -30,7 +30,7 @@ stop_server
 
 say "upgrade"
 run "$FOREBAY" pool upgrade old
-[ "$(version)" = 7 ] || fail "the upgrade changed nothing"
+[ "$(version)" = 8 ] || fail "the upgrade changed nothing"
 serve old
 run "$FOREBAY" volume snapshot old/v@a
 random_file other 32M
@@ -85,5 +85,53 @@ serve old6
 run nbdcopy "$(uri old6/v@s)" image
 run python3 expect6.py image v@s
 scrub_clean old6
+stop_server
+
+# Format 7, both volumes with dedup: block i as (i mod 512, 1), then @s and a clone c of v, every 7th of
+# v again as (i, 2), 512 blocks trimmed from 64 on, and, after the last commit, with FUA, every 11th from
+# 1 on as (i, 3).
+say "a pool with de-duplicated volumes"
+cat >expect7.py <<'P'
+import struct, sys
+image, version = open(sys.argv[1], "rb").read(2048 * 4096), sys.argv[2]
+for i in range(2048):
+    words = (i % 512, 1)
+    if version == "v":
+        if i % 11 == 1:
+            words = (i, 3)
+        elif 64 <= i < 576:
+            words = (0, 0)
+        elif i % 7 == 0:
+            words = (i, 2)
+    found = struct.unpack_from("<QQ", image, i * 4096)
+    assert found == words, "block %d holds %r and not %r" % (i, found, words)
+P
+rm -f d0 d1 l0
+xz -dc "$HERE/golden/pool-v7.tar.xz" | tar -xf - || fail "the kept pool cannot be unpacked"
+run "$FOREBAY" pool import -f -d "$DIR" old7
+version7() { "$FOREBAY" pool get -H -o value version old7; }
+hold_as_before7() {
+    for kept in v v@s c w; do
+        run nbdcopy "$(uri "old7/$kept")" image
+        run python3 expect7.py image $kept
+    done
+}
+serve old7
+hold_as_before7
+refuse "$FOREBAY" volume set compression=lz4 old7/v
+stop_server
+[ "$(version7)" = 7 ] || fail "the import changed the format"
+run "$FOREBAY" pool upgrade old7
+serve old7
+hold_as_before7
+run "$FOREBAY" volume set compression=zstd old7/v
+yes "what is compressed after the upgrade" | head -c 8M >other
+run nbdcopy --flush other "$(uri old7/v)"
+kill_server
+serve old7
+[ "$(hash_volume old7/v)" = "$(hash_of other)" ] || fail "the volume lost what was written"
+run nbdcopy "$(uri old7/v@s)" image
+run python3 expect7.py image v@s
+scrub_clean old7
 stop_server
 pass

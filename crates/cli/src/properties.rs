@@ -29,6 +29,10 @@ pub const POOL_READ_ONLY: &[ReadOnly] = &[
         name: "dedupratio",
         meaning: "Blocks that are de-duplicated, for each block that holds them.",
     },
+    ReadOnly {
+        name: "compressratio",
+        meaning: "Blocks that are compressed, for each block that holds them.",
+    },
     ReadOnly { name: "health", meaning: "ONLINE, DEGRADED, SUSPENDED or UNAVAIL." },
     ReadOnly { name: "guid", meaning: "The number that identifies the pool for good." },
 ];
@@ -38,6 +42,10 @@ pub const VOLUME_READ_ONLY: &[ReadOnly] = &[
     ReadOnly { name: "used", meaning: "Bytes that the volume takes from the pool." },
     ReadOnly { name: "available", meaning: "Bytes that the volume can still grow into." },
     ReadOnly { name: "referenced", meaning: "Bytes of its data." },
+    ReadOnly {
+        name: "compressratio",
+        meaning: "Bytes of its data for each byte that they take, from a sample of it.",
+    },
     ReadOnly { name: "refreservation", meaning: "Bytes that are set aside for it." },
     ReadOnly {
         name: "receive_resume_token",

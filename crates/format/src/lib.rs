@@ -13,6 +13,7 @@ pub mod label;
 pub mod log_frame;
 pub mod map_record;
 pub mod objects;
+pub mod packed;
 mod ranges;
 pub mod receiving;
 pub mod snapshot;

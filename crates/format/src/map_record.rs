@@ -34,7 +34,7 @@ pub const DEDUP_VOLUME: VolumeId = VolumeId(u32::MAX - 1);
 /// [`DEDUP_VOLUME`], and no places on media.
 pub const DEDUP_REF_SEGMENT: SegmentId = SegmentId(0xc_0000);
 /// The first segment after those of references.
-pub const DEDUP_REF_END: SegmentId = SegmentId(0xf_0000);
+pub const DEDUP_REF_END: SegmentId = SegmentId(0xe_0000);
 /// Virtual block numbers that a pool can give in its life.
 pub const MAX_DEDUP_BLOCKS: u64 =
     ((DEDUP_REF_END.0 - DEDUP_REF_SEGMENT.0) as u64) * BlockAddr::MAX_BLOCKS as u64;

@@ -29,6 +29,7 @@ use forebay_format::map_record::{
     encode_leaves,
 };
 use forebay_format::objects::{Checkpoint, Entry, Extent, ObjectId, Record};
+use forebay_format::packed::{Codec, PackedRef, Packer, Unit, unit_in};
 use forebay_format::snapshot::{Snapshot, SnapshotRecord};
 use forebay_format::superblock::{COUNTERS, JournalPosition, OLDEST_VERSION, Superblock, VERSION};
 use forebay_units::{BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId};
@@ -51,6 +52,7 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("superblock.bin"),
         golden!("superblock-5.bin"),
         golden!("superblock-6.bin"),
+        golden!("superblock-7.bin"),
         golden!("log-state.bin"),
         golden!("log-frame.bin"),
         golden!("footer.bin"),
@@ -64,6 +66,7 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("fingerprints.bin"),
         golden!("object-entry.bin"),
         golden!("object-checkpoint.bin"),
+        golden!("packed-block.bin"),
         golden!("cache-header.bin"),
         golden!("cache-footer.bin"),
         golden!("cache-snapshot.bin"),
@@ -324,6 +327,29 @@ fn object_checkpoint() -> Checkpoint {
     }
 }
 
+fn superblock_7() -> Superblock {
+    Superblock { version: 7, ..superblock() }
+}
+
+/// Three units: one that ends in the first packed block, one that goes on in the second, and one
+/// that lies in the second.
+fn packed_blocks() -> (Vec<Unit>, Vec<PackedRef>, Vec<u8>) {
+    let unit = |lba: u64, blocks: u8, codec: Codec, len: usize| {
+        let bytes = (0..len).map(|at| (at * 7 + lba as usize) as u8).collect();
+        Unit { volume: VolumeId(2), lba: Lba(lba), blocks, codec, bytes }
+    };
+    let units = vec![
+        unit(8, 4, Codec::Lz4, 3000),
+        unit(12, 2, Codec::Zstd, 2000),
+        unit(1 << 33, 1, Codec::Lz4, 700),
+    ];
+    let (mut packer, mut full) = (Packer::new(17), Vec::new());
+    let pack = |unit: &Unit| packer.push(unit, |_| true, &mut full).unwrap();
+    let refs = units.iter().map(pack).collect();
+    full.extend(packer.flush());
+    (units, refs, full.into_iter().flat_map(|block| block.bytes).collect())
+}
+
 fn fingerprints() -> Fingerprints {
     let print = |first: u8| std::array::from_fn(|at| first + at as u8);
     Fingerprints { next: 9, records: vec![(print(0x10), 7), (print(0x80), 8)] }
@@ -471,6 +497,7 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("superblock.bin", superblock().encode()),
         ("superblock-5.bin", superblock_5().encode()),
         ("superblock-6.bin", superblock_6().encode()),
+        ("superblock-7.bin", superblock_7().encode()),
         ("log-state.bin", log_state().encode()),
         ("log-frame.bin", log_frame().2),
         ("footer.bin", footer().encode()),
@@ -483,6 +510,7 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("fingerprints.bin", fingerprints().encode()),
         ("object-entry.bin", object_entry().encode()),
         ("object-checkpoint.bin", object_checkpoint().encode()),
+        ("packed-block.bin", packed_blocks().2),
         ("map-leaves.bin", one_payload(encode_leaves(&leaves(), 16 << 10))),
         ("cache-header.bin", cache_header().encode()),
         ("cache-footer.bin", cache_footer().encode(CacheShape::of(64 << 20))),
@@ -514,6 +542,8 @@ fn decoders_read_golden_bytes() {
     assert_eq!((&root, root.slot()), (&superblock(), 10));
     assert_eq!(Superblock::decode(kept["superblock-5.bin"]).unwrap(), superblock_5());
     assert_eq!(Superblock::decode(kept["superblock-6.bin"]).unwrap(), superblock_6());
+    assert_eq!(Superblock::decode(kept["superblock-7.bin"]).unwrap(), superblock_7());
+    check_packed(kept["packed-block.bin"]);
     let state = kept["log-state.bin"];
     assert_eq!(LogState::decode(state).unwrap(), (log_state(), state.len()));
     assert_eq!(Footer::decode(kept["footer.bin"]).unwrap(), footer());
@@ -566,6 +596,20 @@ fn flipped_byte_is_detected_in_every_checksummed_structure() {
     seen("log-state.bin", &|b| LogState::decode(b).is_err());
     seen("log-frame.bin", &|b| log_frame::decode(b).is_err());
     seen("footer.bin", &|b| Footer::decode(b).is_err());
+}
+
+/// Each unit is found where its reference says.
+fn check_packed(kept: &[u8]) {
+    let (units, refs, _) = packed_blocks();
+    let addresses: Vec<u64> = refs.iter().map(|at| at.addr().raw()).collect();
+    assert_eq!(addresses, [0xe0_0000_0440, 0xe0_0000_0474, 0xe0_0000_0480]);
+    let blocks: Vec<&[u8]> = kept.chunks(4096).collect();
+    for (unit, at) in units.iter().zip(refs) {
+        let first = at.block.0 as usize - 17;
+        let (entry, bytes) = unit_in(&blocks[first..first + at.span() as usize], at.slot).unwrap();
+        assert_eq!((entry.volume, entry.lba, entry.blocks), (unit.volume, unit.lba, unit.blocks));
+        assert_eq!((entry.codec, &bytes), (unit.codec, &unit.bytes));
+    }
 }
 
 /// Writes the files from what the encoders give now.

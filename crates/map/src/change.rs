@@ -1,6 +1,7 @@
 //! A change of a leaf: the run that a range becomes, and the addresses that the change frees.
 
 use forebay_format::map_record::{DEDUP_REF_END, DEDUP_REF_SEGMENT, HOLE_SEGMENT, ORIGIN_SEGMENT};
+use forebay_format::packed::PACKED_REF_END;
 use forebay_units::BlockAddr;
 
 /// Whether an address is no block's, but says where else to look.
@@ -9,9 +10,16 @@ pub(crate) fn is_marker(addr: BlockAddr) -> bool {
     addr.segment() >= ORIGIN_SEGMENT && addr.segment() <= HOLE_SEGMENT
 }
 
-/// Whether an address refers to a block of the dedup volume.
+/// Whether an address refers to a block of the dedup volume, or into a packed block. These
+/// addresses lie one after the other.
 #[inline]
 pub(crate) fn is_ref(addr: BlockAddr) -> bool {
+    addr.segment() >= DEDUP_REF_SEGMENT && addr.segment() < PACKED_REF_END
+}
+
+/// Whether an address refers to a block of the dedup volume.
+#[inline]
+pub(crate) fn is_shared(addr: BlockAddr) -> bool {
     addr.segment() >= DEDUP_REF_SEGMENT && addr.segment() < DEDUP_REF_END
 }
 

@@ -1,6 +1,8 @@
-//! References of volumes to blocks of the dedup volume, which holds each content once.
+//! References of volumes: to blocks of the dedup volume, which holds each content once, and into
+//! packed blocks, which hold compressed ones.
 
-use forebay_format::map_record::{DEDUP_VOLUME, dedup_block, dedup_ref};
+use forebay_format::map_record::{DEDUP_VOLUME, dedup_block};
+use forebay_format::packed::{PACKED_VOLUME, PackedRef};
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
 use crate::change::Freed;
@@ -9,21 +11,20 @@ use crate::map::Map;
 use crate::volume::{ExtentKind, MapExtent, VolumeMap};
 
 impl Map {
-    /// Lets `blocks` blocks from `lba` on refer to blocks of the dedup volume from `block` on.
-    /// Reports what the entries before gave up to `freed`. Panics when the references do not fit
-    /// one segment of references.
+    /// Gives `blocks` blocks from `lba` on the references from `addr` on. Reports what the entries
+    /// before gave up to `freed`. Panics when the references do not fit one segment of references.
     pub fn set_refs(
         &mut self,
         volume: VolumeId,
         lba: Lba,
-        block: Lba,
+        addr: BlockAddr,
         blocks: u32,
         freed: &mut impl FnMut(BlockAddr, u32),
     ) {
         let Self { volumes, scratch, .. } = self;
         let Some(map) = volumes.get_mut(&volume) else { return };
         let mut freed = Freed::new(freed);
-        map.set_sealed(lba.0, dedup_ref(block), blocks, &mut freed, scratch);
+        map.set_sealed(lba.0, addr, blocks, &mut freed, scratch);
         freed.finish();
     }
 
@@ -48,7 +49,7 @@ impl Map {
         };
         map.lookup_range(DEDUP_VOLUME, first.0, blocks, &mut |found| {
             let lba = Lba(lba.0 + (found.lba.0 - first.0));
-            visit(MapExtent { lba, ..found });
+            visit(MapExtent { lba, ..found }.with_packed());
         });
     }
 
@@ -65,7 +66,25 @@ impl Map {
         }
     }
 
-    /// Whether a version refers to blocks of the dedup volume.
+    /// Calls `run` for every run of references into packed blocks of every version: the address of
+    /// the first, and how many.
+    pub fn for_each_packed_ref(&self, mut run: impl FnMut(BlockAddr, u32)) {
+        for map in self.volumes.values().filter(|map| map.has_refs()) {
+            map.for_each(&mut |_, addr, blocks| {
+                if PackedRef::of(addr).is_some() {
+                    run(addr, blocks);
+                }
+            });
+        }
+    }
+
+    /// Whether packed block `number` has a place.
+    #[must_use]
+    pub fn has_packed(&self, number: u64) -> bool {
+        self.volumes.get(&PACKED_VOLUME).is_some_and(|map| map.lookup(number).is_some())
+    }
+
+    /// Whether a version has references.
     #[must_use]
     pub fn has_refs(&self, version: VolumeId) -> bool {
         self.volumes.get(&version).is_some_and(VolumeMap::has_refs)

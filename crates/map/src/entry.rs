@@ -28,7 +28,7 @@ pub struct Located {
     pub home: VolumeId,
     /// The block of that volume that its checksum binds.
     pub bound: Lba,
-    /// Its address in the main store.
+    /// Its address in the main store, or a reference into a packed block.
     pub addr: BlockAddr,
     /// Its 40-bit checksum; `None` when only the footer of its segment has it.
     pub sum: Option<u64>,

@@ -24,6 +24,7 @@ pub use forebay_format::map_record::{
     Change, DEDUP_VOLUME, Delta, LEAF_BLOCKS, LeafImage, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR,
     dedup_block, dedup_ref,
 };
+pub use forebay_format::packed::{PACKED_VOLUME, PackedRef};
 pub use map::Map;
 pub use versions::Kept;
 pub use volume::{ExtentKind, MapExtent, Sums};

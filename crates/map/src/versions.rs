@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use forebay_format::map_record::{Delta, HOLE_SEGMENT, LEAF_BLOCKS, ORIGIN_SEGMENT};
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
-use crate::change::{Freed, is_marker, is_ref};
+use crate::change::{Freed, is_marker, is_shared};
 use crate::entry::{Located, Mapped};
 use crate::map::Map;
 use crate::volume::{ExtentKind, IN_FOOTER, Link, MapExtent, Sums, VolumeMap};
@@ -73,6 +73,8 @@ impl Piece {
             ExtentKind::Mapped { addr, sums: Sums(sums), .. } => {
                 Self { lba, blocks, addr: Some(addr), sums: sums.to_vec() }
             }
+            // Only lookups through versions show these.
+            ExtentKind::Packed { .. } => unreachable!("a map of one version shows addresses"),
         }
     }
 
@@ -266,7 +268,7 @@ impl Map {
                 None => map.link.next?,
                 Some(found) if found.addr.segment() == HOLE_SEGMENT => return None,
                 Some(found) if found.addr.segment() == ORIGIN_SEGMENT => map.link.origin?,
-                Some(Mapped { addr, .. }) if is_ref(addr) => return self.lookup_ref(addr),
+                Some(found) if is_shared(found.addr) => return self.lookup_ref(found.addr),
                 Some(Mapped { addr, sum }) => {
                     let home = map.link.home.unwrap_or(at);
                     return Some(Located { home, bound: lba, addr, sum });
@@ -303,11 +305,11 @@ impl Map {
                     hole = (lba + blocks, 0);
                     let addr = addr.expect("only mapped pieces are shown");
                     let (lba, bound, sums) = (Lba(lba), Lba(lba), Sums(&sums));
-                    match is_ref(addr) {
+                    match is_shared(addr) {
                         true => self.show_refs(lba, addr, blocks, visit),
                         false => {
                             let kind = ExtentKind::Mapped { home, bound, addr, sums };
-                            visit(MapExtent { lba, blocks, kind });
+                            visit(MapExtent { lba, blocks, kind }.with_packed());
                         }
                     }
                     continue;

@@ -1,6 +1,7 @@
 //! The map of one volume.
 
 use forebay_format::map_record::{LEAF_BLOCKS, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR};
+use forebay_format::packed::PackedRef;
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 
 use crate::change::{Freed, NewRun, continues, is_marker, is_place, is_ref};
@@ -43,6 +44,27 @@ pub enum ExtentKind<'a> {
         /// Their sums, as far as the map has them.
         sums: Sums<'a>,
     },
+    /// Consecutive references into packed blocks.
+    Packed {
+        /// The volume that wrote them.
+        home: VolumeId,
+        /// The first block there.
+        bound: Lba,
+        /// The first reference.
+        addr: BlockAddr,
+    },
+}
+
+impl<'a> MapExtent<'a> {
+    /// The extent, as packed if its address is a reference into packed blocks.
+    pub(crate) fn with_packed(self) -> Self {
+        match self.kind {
+            ExtentKind::Mapped { home, bound, addr, .. } if PackedRef::of(addr).is_some() => {
+                Self { kind: ExtentKind::Packed { home, bound, addr }, ..self }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// The sums of an extent, block by block.

@@ -127,7 +127,7 @@ impl World {
             self.change(delta, |map, delta, freed| {
                 map.keep_before_write(id, at, count, &mut |kept| kept.note_in(delta));
                 let free = &mut |addr, blocks| freed.push((addr, blocks));
-                map.set_refs(id, at, Lba(first), count as u32, free);
+                map.set_refs(id, at, dedup_ref(Lba(first)), count as u32, free);
                 delta.assign_sealed(id, at, dedup_ref(Lba(first)), count as u32);
             });
             done += count;

@@ -19,6 +19,7 @@ mod log_mark;
 mod log_memory;
 mod merge;
 mod opener;
+mod packed;
 mod rate_limit;
 mod read_ahead;
 mod read_cache;
@@ -56,6 +57,7 @@ use crate::dedup::Dedup;
 use crate::health::HealthState;
 use crate::layout::Limits;
 use crate::opener::{FencedOpener, OpenDevice};
+use crate::packed::Packed;
 use crate::read_ahead::ReadAhead;
 use crate::read_cache::ReadCache;
 use crate::scrub::ScanState;
@@ -82,6 +84,7 @@ pub use changes::ChangedRun;
 pub use commit::error::{CommitError, LabelPart, SuspendReason};
 pub use dedup::DedupMode;
 pub use error::PoolError;
+pub use forebay_compress::Compression;
 pub use import::error::{
     ImportError, ImportErrorKind, Lacking, LogLoss, MapLoadError, MapTooLarge, RecoveryError,
     Witness,
@@ -110,6 +113,7 @@ pub struct Pool {
     pub(crate) log: IntentLog,
     pub(crate) store: Store,
     pub(crate) dedup: Dedup,
+    pub(crate) packed: Packed,
     pub(crate) cache: ReadCache,
     pub(crate) cache_devices: CacheDevices,
     pub(crate) read_ahead: ReadAhead,

@@ -4,14 +4,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_cache::{BlockKey, Kept};
-use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
-use forebay_map::{ExtentKind, Located, Sums};
+use forebay_device::{Allocation, Cause, DeviceError, ErrorKind, IoBuf, Operation};
+use forebay_map::{ExtentKind, Located, PackedRef, Sums};
 use forebay_rt as rt;
 use forebay_segment::{Together, Unread, Wanted};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
 
 use crate::Pool;
+use crate::packed::{PackedPart, PackedPlan};
 use crate::runs::runs_of;
 use crate::status::volume_times::Measured;
 use crate::volume::VolumeState;
@@ -46,6 +47,7 @@ impl Fetch {
     pub fn is_followed_by(&self, next: &Fetch) -> bool {
         let blocks = self.wanted.blocks;
         self.at_bytes + blocks as usize * BLOCK_LEN == next.at_bytes
+            && self.lba.0 + u64::from(blocks) == next.lba.0
             && self.key.birth == next.key.birth
             && self.wanted.volume == next.wanted.volume
             && self.wanted.lba.0 + u64::from(blocks) == next.wanted.lba.0
@@ -184,6 +186,10 @@ impl Pool {
                 buf.fill(0);
                 return Ok(buf);
             };
+            if PackedRef::of(addr).is_some() {
+                let at = PackedPart { at_bytes: 0, lba, home, bound, addr, blocks };
+                return self.read_with_packed(volume, name, (Vec::new(), vec![at]), buf).await;
+            }
             let key = self.block_key(addr);
             if self.caches(volume) && self.cache.get(key, &mut buf) {
                 return Ok(buf);
@@ -199,14 +205,61 @@ impl Pool {
                 Some(fetch) => self.fetch(volume, name, fetch).await,
             };
         }
-        let fetches = self.plan(volume, lba, blocks, &mut buf);
+        let (fetches, packed) = self.plan(volume, lba, blocks, &mut buf);
+        match packed.is_empty() {
+            true => self.fetch_into(volume, name, fetches, buf).await,
+            false => self.read_with_packed(volume, name, (fetches, packed), buf).await,
+        }
+    }
+
+    /// Reads parts, compressed ones among them, into `buf`.
+    async fn read_with_packed(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        (mut fetches, parts): (Vec<Fetch>, Vec<PackedPart>),
+        mut buf: IoBuf,
+    ) -> Result<IoBuf, DeviceError> {
+        // Packed blocks are read behind the blocks that the reader gets.
+        let len = buf.len();
+        let plan = PackedPlan::of(&parts, len);
+        let mut all = IoBuf::zeroed(plan.end_bytes());
+        all[..len].copy_from_slice(&buf);
+        let is_cached = self.caches(volume);
+        fetches.extend(self.packed_fetches(&plan, |key, at_bytes| {
+            is_cached && self.cache.get(key, &mut all[at_bytes..at_bytes + BLOCK_LEN])
+        }));
+        let all = self.fetch_into(volume, name, fetches, all).await?.freeze();
+        buf.copy_from_slice(&all[..len]);
+        let unpacked = plan.unpack_from(all).await;
+        let unpacked = unpacked.map_err(|(at_bytes, fault)| {
+            let at = parts.iter().rfind(|part| part.at_bytes <= at_bytes).unwrap_or(&parts[0]);
+            let lba = Lba(at.lba.0 + ((at_bytes - at.at_bytes) / BLOCK_LEN) as u64);
+            self.note_lost_block(volume.id, lba);
+            let kind = ErrorKind::Corrupt { cause: Cause::new(fault) };
+            DeviceError::new(name, Operation::Read, lba.0 * BLOCK_BYTES, BLOCK_BYTES, kind)
+        })?;
+        for (at_bytes, block) in unpacked {
+            buf[at_bytes..at_bytes + BLOCK_LEN].copy_from_slice(&block);
+        }
+        Ok(buf)
+    }
+
+    /// Reads parts into `buf`.
+    async fn fetch_into(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        fetches: Vec<Fetch>,
+        mut buf: IoBuf,
+    ) -> Result<IoBuf, DeviceError> {
         let (parts, mut fetches) = self.cached_parts(volume, fetches);
         if !parts.is_empty() {
             fetches.extend(self.read_cached(parts, &mut buf).await);
         }
         match fetches.len() {
             0 => {}
-            1 if fetches[0].wanted.blocks as u64 == blocks => {
+            1 if fetches[0].wanted.blocks as usize * BLOCK_LEN == buf.len() => {
                 return self.fetch(volume, name, &fetches[0]).await;
             }
             _ => {
@@ -225,9 +278,15 @@ impl Pool {
     }
 
     /// Fills in dirty data, holes and what the cache has, and returns what must be read from
-    /// devices.
-    fn plan(&self, volume: &VolumeState, lba: Lba, blocks: u64, buf: &mut IoBuf) -> Vec<Fetch> {
-        let mut fetches = Vec::new();
+    /// devices, and compressed blocks.
+    fn plan(
+        &self,
+        volume: &VolumeState,
+        lba: Lba,
+        blocks: u64,
+        buf: &mut IoBuf,
+    ) -> (Vec<Fetch>, Vec<PackedPart>) {
+        let (mut fetches, mut packed) = (Vec::new(), Vec::new());
         let is_cached = self.caches(volume);
         let volume = volume.id;
         let map = self.store.map.borrow();
@@ -252,33 +311,43 @@ impl Pool {
                                 is_cached && self.cache.get(key, out)
                             });
                         }
+                        ExtentKind::Packed { home, bound, addr } => {
+                            let (lba, blocks) = (part.lba, part.blocks);
+                            packed.push(PackedPart { at_bytes, lba, home, bound, addr, blocks });
+                        }
                     }
                 }),
             }
         }
-        fetches
+        (fetches, packed)
     }
 
     /// The reads of those blocks that are neither dirty nor in the cache.
     pub(crate) fn uncached_reads(&self, volume: VolumeId, blocks: Range<u64>) -> Vec<Vec<Fetch>> {
         let (lba, blocks) = (Lba(blocks.start), blocks.end - blocks.start);
-        let mut fetches = Vec::new();
+        let (mut fetches, mut packed) = (Vec::new(), Vec::new());
         let map = self.store.map.borrow();
+        let is_here = |key: BlockKey| self.cache.contains(key) || self.cache_devices.contains(key);
         for piece in self.dirty.groups.borrow().lookup(volume, lba, blocks) {
             if piece.content.is_some() {
                 continue;
             }
-            map.lookup_range(volume, piece.lba, piece.blocks, |part| {
-                if let ExtentKind::Mapped { home, bound, addr, sums } = part.kind {
+            map.lookup_range(volume, piece.lba, piece.blocks, |part| match part.kind {
+                ExtentKind::Mapped { home, bound, addr, sums } => {
                     let (lba, blocks) = (part.lba, part.blocks);
                     let (bound, key) = ((home, bound), self.block_key(addr));
                     let run = Run { lba, blocks, bound, key, sums };
-                    run.split(&mut fetches, 0, |key, _| {
-                        self.cache.contains(key) || self.cache_devices.contains(key)
-                    });
+                    run.split(&mut fetches, 0, |key, _| is_here(key));
                 }
+                ExtentKind::Packed { home, bound, addr } => {
+                    let (lba, blocks) = (part.lba, part.blocks);
+                    packed.push(PackedPart { at_bytes: 0, lba, home, bound, addr, blocks });
+                }
+                ExtentKind::Hole => {}
             });
         }
+        let plan = PackedPlan::of(&packed, 0);
+        fetches.extend(self.packed_fetches(&plan, |key, _| is_here(key)));
         gather(fetches)
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::Array;
+use forebay_format::packed::{PackedBlock, Packer};
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::{LeafId, Map};
 use forebay_rt as rt;
@@ -79,6 +80,10 @@ pub(crate) struct Writers {
     /// The checkpoint in progress.
     pub checkpoint: Option<Checkpoint>,
     pub relocations: Vec<Relocation>,
+    /// The packed block that is being filled; none between two groups.
+    pub packer: Packer,
+    /// Packed blocks that are complete and not yet in a segment.
+    pub full: Vec<PackedBlock>,
     /// Volumes to drop from the map with the next root.
     pub dropped: Vec<VolumeId>,
     /// Volumes to cut, with their new sizes in blocks.

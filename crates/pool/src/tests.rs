@@ -10,6 +10,7 @@ mod backrefs;
 mod cache;
 mod cache_devices;
 mod closing;
+mod compression;
 mod copies;
 mod dedup;
 mod devices;

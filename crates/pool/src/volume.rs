@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use forebay_compress::Compression;
 use forebay_device::{
     Allocation, BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
     Operation, ZeroOptions, check_range,
@@ -100,6 +101,8 @@ pub(crate) struct VolumeState {
     pub caches_writes: Cell<bool>,
     /// Whether and how its blocks are de-duplicated.
     pub dedup: Cell<DedupMode>,
+    /// How its blocks are compressed.
+    pub compression: Cell<Compression>,
     /// Requests a second, and bytes of reads and writes a second.
     pub iops_limit: RateLimit,
     pub bandwidth_limit: RateLimit,
@@ -140,6 +143,8 @@ impl VolumeState {
     fn with(config: &VolumeConfig, is_snapshot: bool) -> Self {
         let sync = config.properties.get("sync").and_then(|v| SyncMode::parse(v));
         let dedup = config.properties.get("dedup").and_then(|v| DedupMode::parse(v));
+        let compression = config.properties.get("compression");
+        let compression = compression.and_then(|v| Compression::parse(v));
         let number = |name: &str| config.properties.get(name).and_then(|v| parse_bytes(v).ok());
         Self {
             id: VolumeId(config.id),
@@ -165,6 +170,7 @@ impl VolumeState {
                 config.properties.get("cache_writes").is_some_and(|value| value == "on"),
             ),
             dedup: Cell::new(dedup.unwrap_or_default()),
+            compression: Cell::new(compression.unwrap_or_default()),
             iops_limit: RateLimit::new(number("iops_limit")),
             bandwidth_limit: RateLimit::new(number("bandwidth_limit")),
             is_snapshot,
@@ -187,6 +193,7 @@ impl VolumeState {
             "primarycache" => self.is_cached.set(value == "all"),
             "cache_writes" => self.caches_writes.set(value == "on"),
             "dedup" => self.dedup.set(DedupMode::parse(value).unwrap_or_default()),
+            "compression" => self.compression.set(Compression::parse(value).unwrap_or_default()),
             "iops_limit" => self.iops_limit.set(number),
             "bandwidth_limit" => self.bandwidth_limit.set(number),
             _ => {}

@@ -323,7 +323,8 @@ pub(super) fn volume_hint(error: &VolumeError) -> String {
         VolumeError::OldFormat { pool, .. } => {
             format!("'forebay pool upgrade {pool}' brings it to the newest version")
         }
-        VolumeError::DedupNeedsSparse { volume, has_refs: false } => {
+        VolumeError::DedupNeedsSparse { volume, has_refs: false }
+        | VolumeError::CompressionNeedsSparse { volume } => {
             format!("'forebay volume set reservation=none POOL/{volume}' makes it sparse")
         }
         VolumeError::Receiving { name, is_underway: false } => format!(

@@ -95,6 +95,7 @@ pub fn metrics(
     latencies(&mut out, &samples);
     memory(&mut out, &samples);
     dedup(&mut out, &samples);
+    compression(&mut out, &samples);
     caches(&mut out, &samples);
     volumes(&mut out, &samples);
     devices(&mut out, &samples);
@@ -323,6 +324,17 @@ fn dedup(out: &mut Exposition, samples: &[Sample]) {
     let help = "De-duplicated contents, each stored once.";
     of_pools(out, samples, "forebay_dedup_stored_bytes", help, |s| {
         s.stats.dedup.stored_bytes as f64
+    });
+}
+
+fn compression(out: &mut Exposition, samples: &[Sample]) {
+    let help = "Blocks of volumes, snapshots and contents that are compressed.";
+    of_pools(out, samples, "forebay_compressed_referenced_bytes", help, |s| {
+        s.stats.compression.referenced_bytes as f64
+    });
+    let help = "Packed blocks, which hold compressed ones.";
+    of_pools(out, samples, "forebay_compressed_stored_bytes", help, |s| {
+        s.stats.compression.stored_bytes as f64
     });
 }
 

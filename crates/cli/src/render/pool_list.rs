@@ -189,13 +189,16 @@ fn column(field: &str) -> Result<Column, Failure> {
         "health" => Column::left("HEALTH"),
         "server" => Column::right("SERVER"),
         "dedup" | "dedupratio" => Column::right("DEDUP"),
+        "ratio" | "compressratio" => Column::right("RATIO"),
         "guid" => Column::right("GUID"),
         "usable" => Column::right("USABLE"),
         "avail" | "available" => Column::right("AVAIL"),
         other => {
             let fields = FIELDS.join(", ");
             return Err(Failure::usage(format!("'{other}' is not a field of pool list"))
-                .with_hint(format!("use {fields}, usable, available, dedupratio, guid")));
+                .with_hint(format!(
+                    "use {fields}, usable, available, dedupratio, compressratio, guid"
+                )));
         }
     })
 }

@@ -27,17 +27,21 @@ pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> 
         "cap" | "capacity" => percent(summary.raw_alloc_bytes, summary.raw_size_bytes, exact),
         "usable" => bytes(summary.size_bytes, exact),
         "avail" | "available" => bytes(summary.available_bytes, exact),
-        "dedup" | "dedupratio" => dedup_ratio(summary, exact),
+        "dedup" | "dedupratio" => {
+            ratio(summary.dedup_referenced_bytes, summary.dedup_stored_bytes, exact)
+        }
+        "ratio" | "compressratio" => {
+            ratio(summary.compressed_referenced_bytes, summary.compressed_stored_bytes, exact)
+        }
         "guid" => summary.guid.to_string(),
         "version" => summary.format_version.to_string(),
         _ => summary.health.as_str().to_owned(),
     }
 }
 
-/// Blocks that refer to each de-duplicated content on average, as zpool writes it.
-fn dedup_ratio(summary: &PoolSummary, exact: bool) -> String {
-    let PoolSummary { dedup_referenced_bytes: all, dedup_stored_bytes: stored, .. } = summary;
-    let ratio = if *stored == 0 { 1.0 } else { *all as f64 / *stored as f64 };
+/// Bytes for each byte that they take, as zpool writes it.
+fn ratio(all: u64, stored: u64, exact: bool) -> String {
+    let ratio = if stored == 0 { 1.0 } else { all as f64 / stored as f64 };
     if exact { format!("{ratio:.2}") } else { format!("{ratio:.2}x") }
 }
 

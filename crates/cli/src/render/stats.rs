@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use forebay_pool::status::{
-    CacheDeviceStats, CacheStats, DedupStats, Latency, OpCount, PoolStats, Traffic,
+    CacheDeviceStats, CacheStats, CompressionStats, DedupStats, Latency, OpCount, PoolStats,
+    Traffic,
 };
 use serde::Serialize;
 
@@ -155,10 +156,30 @@ fn space_lines(stats: &PoolStats, exact: bool) -> String {
     );
     let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
     text.push_str(&dedup_lines(&stats.dedup, exact));
+    text.push_str(&compression_lines(&stats.compression, exact));
     text.push_str(&cache_lines(&stats.cache, exact));
     stats.cache_devices.iter().for_each(|d| text.push_str(&cache_device_lines(d, exact)));
     let _ = writeln!(text, "footers in memory    {}", bytes(stats.footer_cache_bytes, exact));
     text
+}
+
+/// Compression: what it saves, and what it takes. Nothing where no block was ever compressed.
+fn compression_lines(stats: &CompressionStats, exact: bool) -> String {
+    let CompressionStats { referenced_bytes: all, stored_bytes: stored, .. } = *stats;
+    if stored == 0 && stats.packed_blocks + stats.plain_blocks == 0 {
+        return String::new();
+    }
+    let ratio = if stored == 0 { 1.0 } else { all as f64 / stored as f64 };
+    format!(
+        "compression          {} in {} ({ratio:.2}x), {} saved; {} blocks smaller since import, {} \
+         not\n  in memory          {}\n",
+        bytes(all, exact),
+        bytes(stored, exact),
+        bytes(all.saturating_sub(stored), exact),
+        count(stats.packed_blocks, exact),
+        count(stats.plain_blocks, exact),
+        bytes(stats.memory_bytes, exact),
+    )
 }
 
 /// De-duplication: what it saves, and what it takes. Nothing where no content was ever shared.

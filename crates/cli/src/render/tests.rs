@@ -165,6 +165,8 @@ fn summary() -> PoolSummary {
         format_version: 6,
         dedup_referenced_bytes: 36 << 30,
         dedup_stored_bytes: 3 << 30,
+        compressed_referenced_bytes: 5 << 30,
+        compressed_stored_bytes: 2 << 30,
         guid: 1_234_567_890_123_456_789,
         size_bytes: 12 << 30,
         alloc_bytes: 3 << 30,
@@ -239,7 +241,6 @@ fn cache() -> CacheStats {
 }
 
 fn stats() -> PoolStats {
-    let traffic = traffic();
     let latency = Latency {
         count: 90_000,
         mean_us: 141.2,
@@ -251,13 +252,14 @@ fn stats() -> PoolStats {
         max_us: 15_000.0,
     };
     PoolStats {
+        compression: Default::default(),
         dedup: Default::default(),
         cache: cache(),
         version: JSON_VERSION,
         name: "tank".into(),
         uptime_secs: 3725.5,
-        since_import: traffic,
-        since_creation: Traffic { reads: ops(50_000), ..traffic },
+        since_import: traffic(),
+        since_creation: Traffic { reads: ops(50_000), ..traffic() },
         write_amplification: 1.343,
         write_amplification_with_log: 2.368,
         segments: SegmentCounts {
@@ -321,6 +323,7 @@ fn volume(name: &str, sync: &str, reserved_bytes: u64) -> ListedVolume {
         origin: (reserved_bytes == 0).then(|| "tank/vol0@monday".to_owned()),
         reserved_bytes,
         available_bytes: 10 << 30,
+        compress_percent: 213,
         sync: sync.into(),
         is_receiving: false,
         resume_token: None,

@@ -44,6 +44,10 @@ fn value(listed: &ListedVolume, name: &str, exact: bool) -> Option<(String, &'st
         "avail" | "available" => number(volume.available_bytes),
         "refer" | "referenced" => number(volume.referenced_bytes),
         "written" => number(volume.written_bytes),
+        "ratio" | "compressratio" => {
+            let ratio = volume.compress_percent.max(100) as f64 / 100.0;
+            Some((if exact { format!("{ratio:.2}") } else { format!("{ratio:.2}x") }, "-"))
+        }
         "usedsnap" | "usedbysnapshots" => number(volume.used_by_snapshots_bytes),
         "origin" => Some((volume.origin.clone().unwrap_or_else(|| "-".to_owned()), "-")),
         "receive_resume_token" => {
@@ -127,6 +131,8 @@ pub fn is_computed_of_volume(property: &str) -> bool {
             | "refreservation"
             | "attached"
             | "written"
+            | "ratio"
+            | "compressratio"
             | "usedsnap"
             | "usedbysnapshots"
             | "origin"
@@ -252,13 +258,14 @@ pub fn volume_get(
     fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
-    const FIXED: [&str; 11] = [
+    const FIXED: [&str; 12] = [
         "volsize",
         "used",
         "available",
         "referenced",
         "written",
         "usedbysnapshots",
+        "compressratio",
         "origin",
         "receive_resume_token",
         "refreservation",

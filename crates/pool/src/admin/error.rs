@@ -362,12 +362,18 @@ pub enum VolumeError {
         /// The newer ones, `VOL@SNAP`.
         newer: Vec<String>,
     },
+    /// A volume that has space set aside is not compressed: an overwrite of a part of a packed
+    /// block takes new space.
+    CompressionNeedsSparse {
+        /// The volume.
+        volume: String,
+    },
     /// A volume that has space set aside is not de-duplicated: an overwrite of a block that others
     /// have too takes new space.
     DedupNeedsSparse {
         /// The volume.
         volume: String,
-        /// It has de-duplicated blocks, and was to get space set aside.
+        /// It has de-duplicated or compressed blocks, and was to get space set aside.
         has_refs: bool,
     },
     /// The pool's format is older than what was asked for.

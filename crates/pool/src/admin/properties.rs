@@ -10,7 +10,7 @@ use forebay_units::{DeviceId, parse_bytes};
 use crate::admin::error::{NameError, PropertyError};
 use crate::schedule::Schedule;
 use crate::settings::{FailMode, LogWitness, Settings, parse_milli, parse_span_secs};
-use crate::{DedupMode, Pool, SyncMode};
+use crate::{Compression, DedupMode, Pool, SyncMode};
 
 /// A property that can be set.
 pub struct Property {
@@ -32,6 +32,8 @@ pub(crate) const RESERVATION: &str = "reservation";
 
 /// The property of a volume that says whether its blocks are stored once for the whole pool.
 pub(crate) const DEDUP: &str = "dedup";
+/// The property of a volume that says how its blocks are compressed.
+pub(crate) const COMPRESSION: &str = "compression";
 
 const AT_ONCE: &str = "at once";
 const AT_IMPORT: &str = "at the next import";
@@ -236,6 +238,15 @@ pub const VOLUME_PROPERTIES: &[Property] = &[
                  trace whether that pays.",
         takes_effect: AT_ONCE,
         check: on_off,
+    },
+    Property {
+        name: COMPRESSION,
+        default: "off",
+        values: "off, lz4, zstd, or zstd-1 to zstd-19",
+        effect: "Blocks that are written are compressed, if that saves an eighth; zstd alone is \
+                 zstd-3. Only for sparse volumes.",
+        takes_effect: AT_ONCE,
+        check: |value| Compression::parse(value).is_some(),
     },
     Property {
         name: DEDUP,

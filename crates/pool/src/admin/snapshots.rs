@@ -304,7 +304,7 @@ impl Pool {
         self.check_new_name(&spec.name)?;
         for (name, value) in &spec.properties {
             check_property(VOLUME_PROPERTIES, name, value)?;
-            self.check_dedup(&spec.name, true, name, value)?;
+            self.check_sharing(&spec.name, true, name, value)?;
         }
         let id = self.next_id();
         let volume = VolumeConfig {

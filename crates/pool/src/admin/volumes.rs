@@ -9,16 +9,19 @@ use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 
 use crate::admin::error::{ConfigTooLarge, VolumeError};
 use crate::admin::properties::{
-    DEDUP, RESERVATION, VOLUME_PROPERTIES, check_property, check_volume_name, effective,
+    COMPRESSION, DEDUP, RESERVATION, VOLUME_PROPERTIES, check_property, check_volume_name,
+    effective,
 };
 use crate::commit::error::CommitError;
 use crate::spec::VolumeSpec;
 use crate::status::VolumeStatus;
 use crate::volume::{Arrival, VolumeState};
-use crate::{DedupMode, Pool, SyncMode, Volume};
+use crate::{Compression, DedupMode, Pool, SyncMode, Volume};
 
 /// The version of pools from which on they de-duplicate.
 const WITH_DEDUP: u32 = 7;
+/// The version of pools from which on they compress.
+const WITH_COMPRESSION: u32 = 8;
 /// The largest volume, whose byte offsets fit the protocols' 64 bits with room to spare.
 const MAX_VOLUME_BYTES: u64 = 1 << 50;
 
@@ -100,6 +103,7 @@ impl Pool {
             origin: self
                 .origin_of(volume.id)
                 .and_then(|origin| Some(format!("{}/{}", self.name(), self.name_of(origin)?))),
+            compress_percent: self.compress_percent(volume.id),
             sync: volume.sync.get().as_str().to_owned(),
             is_receiving: volume.arrival.get() != Arrival::Whole,
             resume_token,
@@ -146,7 +150,7 @@ impl Pool {
             spec.sparse = reservation == "none";
         }
         for (name, value) in &spec.properties {
-            self.check_dedup(&spec.name, spec.sparse, name, value)?;
+            self.check_sharing(&spec.name, spec.sparse, name, value)?;
         }
         let blocks = Self::blocks_of(spec.size_bytes);
         if !spec.sparse && blocks > self.free_blocks() {
@@ -343,7 +347,7 @@ impl Pool {
         let volume = self.volume_named(name)?;
         self.check_whole(&volume)?;
         check_property(VOLUME_PROPERTIES, property, value)?;
-        self.check_dedup(name, volume.sparse.get(), property, value)?;
+        self.check_sharing(name, volume.sparse.get(), property, value)?;
         if property == RESERVATION {
             return self.set_reservation(&volume, value != "none").await;
         }
@@ -371,14 +375,20 @@ impl Pool {
         Ok(())
     }
 
-    /// Refuses to de-duplicate where that cannot be.
-    pub(crate) fn check_dedup(
+    /// Refuses to de-duplicate or to compress where that cannot be.
+    pub(crate) fn check_sharing(
         &self,
         volume: &str,
         is_sparse: bool,
         property: &str,
         value: &str,
     ) -> Result<(), VolumeError> {
+        if property == COMPRESSION && value != "off" {
+            self.check_format(WITH_COMPRESSION, "compression")?;
+            if !is_sparse {
+                return Err(VolumeError::CompressionNeedsSparse { volume: volume.to_owned() });
+            }
+        }
         if property != DEDUP || value == "off" {
             return Ok(());
         }
@@ -390,13 +400,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Refuses to set space aside for a volume with de-duplicated blocks, or whose snapshots have
+    /// Refuses to set space aside for a volume with references, or whose snapshots have
     /// some: a rollback would bring them back.
     fn check_has_no_refs(&self, volume: &VolumeState) -> Result<(), VolumeError> {
         let map = self.store.map.borrow();
         let versions = self.snapshots.of(volume.id).into_iter().map(|snapshot| snapshot.id);
         let has_refs = versions.chain([volume.id]).any(|version| map.has_refs(version));
-        let is_on = volume.dedup.get() != DedupMode::Off;
+        let is_on =
+            volume.dedup.get() != DedupMode::Off || volume.compression.get() != Compression::Off;
         if has_refs || is_on {
             let volume = volume.name.borrow().clone();
             return Err(VolumeError::DedupNeedsSparse { volume, has_refs: true });

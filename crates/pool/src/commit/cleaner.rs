@@ -85,6 +85,8 @@ impl Pool {
         // may bring a reference and a fingerprint, and free a content.
         let mut entries = if self.snapshots.is_empty() { 1 } else { 2 };
         entries += if self.dedup.is_used() || self.has_dedup() { 3 } else { 0 };
+        // With compression it may bring a reference and a packed block, and free one.
+        entries += if self.packed.is_used() || self.has_compression() { 2 } else { 0 };
         let bytes = blocks * MOVED_AND_WRITTEN * CHANGE_BYTES * entries + self.let_go_bytes();
         let segments = bytes / self.journal_segment_bytes();
         self.limits.get().map_reserve_segments + segments as u32

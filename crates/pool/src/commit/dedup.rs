@@ -7,7 +7,7 @@ use forebay_dedup::Fingerprint;
 use forebay_format::fingerprints::Fingerprints;
 use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES};
 use forebay_format::map_record::Delta;
-use forebay_map::{DEDUP_VOLUME, dedup_block};
+use forebay_map::{DEDUP_VOLUME, ExtentKind, PackedRef, dedup_block};
 use forebay_rt as rt;
 use forebay_segment::Wanted;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
@@ -16,6 +16,7 @@ use crate::Pool;
 use crate::commit::error::CommitError;
 use crate::commit::work;
 use crate::dedup::DedupMode;
+use crate::packed::PackedPart;
 use crate::state::Writers;
 
 /// Blocks around one that was found whose contents are looked at, when the index has a sample only.
@@ -56,11 +57,38 @@ impl Pool {
     }
 
     /// The content of a virtual block; `None` if it cannot be read.
-    async fn content_of(&self, number: u64) -> Option<forebay_device::IoBuf> {
-        let found = self.store.map.borrow().lookup(DEDUP_VOLUME, Lba(number))?;
-        let (volume, lba) = (found.home, found.bound);
-        let wanted = Wanted { addr: found.addr, volume, lba, blocks: 1, sums: vec![found.sum] };
-        self.store.reader.read(&wanted).await.ok()
+    async fn content_of(&self, number: u64) -> Option<Vec<u8>> {
+        let (_, data) = self.contents(Lba(number), 1).await.pop()?;
+        Some(data)
+    }
+
+    /// The contents of virtual blocks from `first` on, with their numbers. What cannot be read is
+    /// left out.
+    async fn contents(&self, first: Lba, blocks: u64) -> Vec<(u64, Vec<u8>)> {
+        let (mut plain, mut packed): (Vec<(u64, Wanted)>, Vec<PackedPart>) = Default::default();
+        self.store.map.borrow().lookup_range(DEDUP_VOLUME, first, blocks, |part| match part.kind {
+            ExtentKind::Mapped { home, bound, addr, sums } => {
+                let (volume, blocks, sums) = (home, part.blocks as u32, sums.iter().collect());
+                plain.push((part.lba.0, Wanted { addr, volume, lba: bound, blocks, sums }));
+            }
+            ExtentKind::Packed { home, bound, addr } => {
+                let at_bytes = (part.lba.0 - first.0) as usize * BLOCK_LEN;
+                let (lba, blocks) = (part.lba, part.blocks);
+                packed.push(PackedPart { at_bytes, lba, home, bound, addr, blocks });
+            }
+            ExtentKind::Hole => {}
+        });
+        let mut found = Vec::new();
+        for part in &packed {
+            for (at_bytes, data) in self.read_packed(&[*part]).await.unwrap_or_default() {
+                found.push((first.0 + (at_bytes / BLOCK_LEN) as u64, data));
+            }
+        }
+        for (number, part) in plain {
+            let Ok(data) = self.store.reader.read(&part).await else { continue };
+            found.extend((number..).zip(data.chunks(BLOCK_LEN).map(<[u8]>::to_vec)));
+        }
+        found
     }
 
     /// Looks at the neighbors of the contents that are found, when the index has only a sample:
@@ -81,27 +109,16 @@ impl Pool {
     /// Keeps the fingerprints of contents that were stored beside one that was found.
     async fn look_at_neighbors(&self, number: u64) {
         let first = number - number % NEIGHBOR_BLOCKS;
-        let mut wanted: Vec<(u64, Wanted)> = Vec::new();
-        self.store.map.borrow().lookup_range(DEDUP_VOLUME, Lba(first), NEIGHBOR_BLOCKS, |part| {
-            if let forebay_map::ExtentKind::Mapped { home, bound, addr, sums } = part.kind {
-                let (volume, blocks, sums) = (home, part.blocks as u32, sums.iter().collect());
-                let wanted_part = Wanted { addr, volume, lba: bound, blocks, sums };
-                wanted.push((part.lba.0, wanted_part));
-            }
-        });
         let key = self.dedup.key();
-        for (first, part) in wanted {
-            // What cannot be read is not found, which costs space alone.
-            let Ok(data) = self.store.reader.read(&part).await else { continue };
-            for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
-                self.dedup.note_neighbor(key.fingerprint(block), first + index as u64);
-            }
+        // What cannot be read is not found, which costs space alone.
+        for (number, block) in self.contents(Lba(first), NEIGHBOR_BLOCKS).await {
+            self.dedup.note_neighbor(key.fingerprint(&block), number);
         }
     }
 
     /// Gives back a run that no version needs any more: a place in the main store, or references.
     pub(crate) fn free_run(&self, addr: BlockAddr, blocks: u32) {
-        if dedup_block(addr).is_none() {
+        if dedup_block(addr).is_none() && PackedRef::of(addr).is_none() {
             self.cache.drop_run(addr, blocks);
             rt::model_work(work::uncache(blocks));
         }
@@ -114,6 +131,7 @@ impl Pool {
         rt::model_work(work::PIECE);
         match dedup_block(addr) {
             Some(first) => self.dedup.release(first, blocks),
+            None if PackedRef::of(addr).is_some() => self.packed.release(addr, blocks),
             None => self.store.table.sub_live(addr, blocks),
         }
     }

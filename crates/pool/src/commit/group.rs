@@ -3,16 +3,18 @@
 use std::rc::Rc;
 
 use forebay_cache::Kept;
+use forebay_compress::Compression;
 use forebay_dedup::Fingerprint;
 use forebay_device::IoBytes;
 use forebay_format::map_record::{Delta, LEAF_BLOCKS, MAX_VOLUME_BLOCKS};
-use forebay_map::{DEDUP_VOLUME, ExtentKind, dedup_ref};
+use forebay_map::{DEDUP_VOLUME, ExtentKind, PACKED_VOLUME, PackedRef, dedup_ref};
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::{Classes, STREAMS};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
 
+use super::packing::Loose;
 use crate::Pool;
 use crate::commit::error::CommitError;
 use crate::commit::group_changes::{GroupChange, GroupChanges};
@@ -42,12 +44,30 @@ struct Referring {
     blocks: u32,
 }
 
+/// Consecutive blocks of a volume with consecutive references into packed blocks.
+struct PackedRun {
+    volume: VolumeId,
+    lba: Lba,
+    addr: BlockAddr,
+    blocks: u32,
+}
+
 /// Where the blocks of a group went.
 #[derive(Default)]
-struct Places {
+pub(super) struct Places {
     cleared: Vec<(VolumeId, Lba, u64)>,
     placed: Vec<Placed>,
     referring: Vec<Referring>,
+    packed: Vec<PackedRun>,
+}
+
+/// What holds for all blocks of an extent that is being written.
+pub(super) struct Target {
+    pub commit: CommitId,
+    /// Segments that are left to the journal.
+    pub keep: u32,
+    /// Whether written blocks stay in the read cache.
+    pub caches_writes: bool,
 }
 
 impl Places {
@@ -62,6 +82,20 @@ impl Places {
                 last.sums.push(sum);
             }
             _ => self.placed.push(Placed { volume, lba, addr, sums: vec![sum] }),
+        }
+    }
+
+    pub(super) fn pack(&mut self, (volume, lba): (VolumeId, Lba), addr: BlockAddr, blocks: u32) {
+        match self.packed.last_mut() {
+            Some(last)
+                if last.volume == volume
+                    && last.lba.0 + u64::from(last.blocks) == lba.0
+                    && last.addr.raw() + u64::from(last.blocks) == addr.raw()
+                    && last.addr.segment() == addr.segment() =>
+            {
+                last.blocks += blocks;
+            }
+            _ => self.packed.push(PackedRun { volume, lba, addr, blocks }),
         }
     }
 
@@ -182,11 +216,14 @@ impl Pool {
             let extent = (volume, lba, &data, &fingerprints[..]);
             self.write_extent(writers, extent, (commit, keep), &mut places, &mut slices).await?;
         }
+        let to = Target { commit, keep, caches_writes: false };
+        self.finish_packed(writers, &to, &mut places).await?;
         self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
         self.apply_to_map(writers, &mut delta, &places).await?;
         self.end_versions(writers, &mut delta, commit).await?;
         self.free_unused_contents(&mut delta).await?;
+        self.free_unused_packed(&mut delta).await?;
         self.journal(writers, &delta, commit).await?;
         Ok(bytes)
     }
@@ -200,7 +237,9 @@ impl Pool {
         places: &mut Places,
         slices: &mut rt::Slices,
     ) -> Result<(), CommitError> {
-        let caches_writes = self.caches_writes(volume);
+        let to = Target { commit, keep, caches_writes: self.caches_writes(volume) };
+        let how = self.compression(volume);
+        let mut loose = Vec::new();
         let mode = self.dedup_mode(volume);
         // The property may have changed since the extent was hashed.
         let fingerprints = if mode == DedupMode::Off { &[] } else { fingerprints };
@@ -220,18 +259,38 @@ impl Pool {
                     bound = (DEDUP_VOLUME, Lba(content));
                 }
             }
-            let stream = self.user_stream(writers, at.0, at.1, keep);
-            let clock = self.stats.clock();
-            let writer = &mut writers.data[usize::from(stream)];
-            let (addr, sum) = writer.append(bound.0, bound.1, block, commit, clock, keep).await?;
-            self.stats.tick();
-            rt::model_work(work::BLOCK);
-            if caches_writes {
-                self.cache.keep(self.block_key(addr), block, Kept::Written);
+            match how {
+                Compression::Off => {
+                    self.store_block(writers, (at, bound), block, &to, places).await?;
+                }
+                _ => loose.push(Loose { at, bound, index }),
             }
-            places.place(bound, addr, sum);
             slices.step().await;
         }
+        self.write_packed(writers, (data, &loose), how, &to, places).await
+    }
+
+    /// Writes a block into a segment. It is bound to `bound`; the block that it overwrites, at
+    /// `at`, says how long it may live.
+    pub(super) async fn store_block(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        (at, bound): ((VolumeId, Lba), (VolumeId, Lba)),
+        block: &[u8],
+        to: &Target,
+        places: &mut Places,
+    ) -> Result<(), CommitError> {
+        let Target { commit, keep, caches_writes } = *to;
+        let stream = self.user_stream(writers, at.0, at.1, keep);
+        let clock = self.stats.clock();
+        let writer = &mut writers.data[usize::from(stream)];
+        let (addr, sum) = writer.append(bound.0, bound.1, block, commit, clock, keep).await?;
+        self.stats.tick();
+        rt::model_work(work::BLOCK);
+        if caches_writes {
+            self.cache.keep(self.block_key(addr), block, Kept::Written);
+        }
+        places.place(bound, addr, sum);
         Ok(())
     }
 
@@ -297,7 +356,11 @@ impl Pool {
     /// The stream of a host block: by the age of the block that it overwrites, or the stream that
     /// has room when the last segments are in use.
     fn user_stream(&self, writers: &Writers, volume: VolumeId, lba: Lba, keep: u32) -> u8 {
-        let old = self.store.map.borrow().lookup(volume, lba);
+        let map = self.store.map.borrow();
+        let mut old = map.lookup(volume, lba);
+        if let Some(packed) = old.and_then(|old| PackedRef::of(old.addr)) {
+            old = map.lookup(PACKED_VOLUME, packed.block);
+        }
         let old_clock = old.map(|old| self.store.table.get(old.addr.segment()).clock);
         let stream = self.store.classes.user_stream(self.stats.clock(), old_clock);
         let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
@@ -385,7 +448,9 @@ impl Pool {
     ) -> Result<(), CommitError> {
         let mut freed = |addr: BlockAddr, blocks: u32| self.free_run(addr, blocks);
         let known = |volume: VolumeId| {
-            volume == DEDUP_VOLUME || self.volumes.borrow().contains_key(&volume)
+            volume == DEDUP_VOLUME
+                || volume == PACKED_VOLUME
+                || self.volumes.borrow().contains_key(&volume)
         };
         for Placed { volume, lba, addr, sums } in &places.placed {
             if known(*volume) {
@@ -399,22 +464,42 @@ impl Pool {
             }
             slices.step().await;
         }
+        for PackedRun { volume, lba, addr, blocks } in &places.packed {
+            let (volume, lba, addr, blocks) = (*volume, *lba, *addr, *blocks);
+            // What a dropped volume brought has references for a moment, and is freed.
+            self.packed.refer(addr, blocks);
+            match known(volume) {
+                true => self.set_refs(delta, (volume, lba), addr, blocks),
+                false => self.packed.release(addr, blocks),
+            }
+            slices.step().await;
+        }
         for Referring { volume, lba, content, blocks } in &places.referring {
             let (volume, lba, blocks) = (*volume, *lba, *blocks);
             // A content that a dropped volume brought has a reference for a moment, and is freed.
             self.dedup.refer(*content, blocks);
-            if known(volume) {
-                let mut map = self.store.map.borrow_mut();
-                let kept = &mut |kept: forebay_map::Kept<'_>| kept.note_in(delta);
-                map.keep_before_write(volume, lba, u64::from(blocks), kept);
-                map.set_refs(volume, lba, *content, blocks, &mut freed);
-                delta.assign_sealed(volume, lba, dedup_ref(*content), blocks);
-                rt::model_work(work::run(blocks as usize));
-            } else {
-                self.dedup.release(*content, blocks);
+            match known(volume) {
+                true => self.set_refs(delta, (volume, lba), dedup_ref(*content), blocks),
+                false => self.dedup.release(*content, blocks),
             }
             slices.step().await;
         }
         Ok(())
+    }
+
+    /// Gives blocks of a volume the references from `addr` on.
+    fn set_refs(
+        &self,
+        delta: &mut Delta,
+        (volume, lba): (VolumeId, Lba),
+        addr: BlockAddr,
+        blocks: u32,
+    ) {
+        let mut map = self.store.map.borrow_mut();
+        let kept = &mut |kept: forebay_map::Kept<'_>| kept.note_in(delta);
+        map.keep_before_write(volume, lba, u64::from(blocks), kept);
+        map.set_refs(volume, lba, addr, blocks, &mut |addr, blocks| self.free_run(addr, blocks));
+        delta.assign_sealed(volume, lba, addr, blocks);
+        rt::model_work(work::run(blocks as usize));
     }
 }

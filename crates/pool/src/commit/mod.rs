@@ -11,6 +11,7 @@ pub(crate) mod error;
 mod group;
 mod group_changes;
 mod pace;
+mod packing;
 mod root;
 mod trim;
 mod versions;

@@ -239,6 +239,11 @@ pub enum MapLoadError {
         /// The content's number.
         content: Lba,
     },
+    /// A compressed block lies in a packed block that is not there.
+    NoPackedBlock {
+        /// The packed block's number.
+        packed: Lba,
+    },
     /// A block lies in a segment that no group has.
     OutsideGroups {
         /// The block's volume.
@@ -530,6 +535,10 @@ impl fmt::Display for MapLoadError {
                 write!(f, "map journal: names segment {segment}, which no group has")
             }
             Self::NoMemory(map) => write!(f, "{map}"),
+            Self::NoPackedBlock { packed } => write!(
+                f,
+                "map journal: a compressed block lies in packed block {packed}, which is not there"
+            ),
             Self::NoContent { content } => write!(
                 f,
                 "map journal: a block refers to de-duplicated content {content}, which is not there"

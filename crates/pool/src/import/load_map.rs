@@ -11,9 +11,9 @@ use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse};
 use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::snapshot::SnapshotRecord;
 use forebay_format::superblock::{JournalPosition, Superblock};
-use forebay_map::{DEDUP_VOLUME, Map};
+use forebay_map::{DEDUP_VOLUME, Map, PackedRef};
 use forebay_segment::{JournalReader, SegmentState, SegmentTable};
-use forebay_units::{BlockAddr, DeviceId, SegmentId, VolumeId};
+use forebay_units::{BlockAddr, DeviceId, Lba, SegmentId, VolumeId};
 
 use crate::import::error::{MapLoadError, MapTooLarge};
 use crate::layout::{LayoutError, build_array, check_ids, data_blocks};
@@ -232,13 +232,22 @@ fn count_live(map: &Map, table: &SegmentTable) -> Result<(), MapLoadError> {
     bad.map_or(Ok(()), Err)
 }
 
-/// Fails if a block refers to a content that is not there.
+/// Fails if a block refers to a content or a packed block that is not there.
 fn check_refs(map: &Map) -> Result<(), MapLoadError> {
     let mut bad = None;
     map.for_each_ref(|first, blocks| {
         let found = map.mapped_within(DEDUP_VOLUME, first, u64::from(blocks));
         if found != u64::from(blocks) {
             bad.get_or_insert(MapLoadError::NoContent { content: first });
+        }
+    });
+    map.for_each_packed_ref(|addr, blocks| {
+        for raw in addr.raw()..addr.raw() + u64::from(blocks) {
+            let Some(found) = PackedRef::of(BlockAddr::from_raw(raw)) else { continue };
+            let numbers = found.block.0..found.block.0 + found.span();
+            if let Some(packed) = numbers.into_iter().find(|number| !map.has_packed(*number)) {
+                bad.get_or_insert(MapLoadError::NoPackedBlock { packed: Lba(packed) });
+            }
         }
     });
     bad.map_or(Ok(()), Err)

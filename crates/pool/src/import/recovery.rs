@@ -8,7 +8,7 @@ use forebay_format::config::PoolConfig;
 use forebay_format::map_record::MAX_VOLUME_BLOCKS;
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogRing, LogState};
-use forebay_map::DEDUP_VOLUME;
+use forebay_map::{DEDUP_VOLUME, PACKED_VOLUME};
 use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
 use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STREAMS};
@@ -24,6 +24,7 @@ use crate::import::load_map::Loaded;
 use crate::import::replay::OldLog;
 use crate::layout::{SEPARATE_SEGMENTS, limits_for, log_rings_of};
 use crate::opener::{FencedOpener, OpenDevice};
+use crate::packed::Packed;
 use crate::read_ahead::{READERS_AHEAD, ReadAhead};
 use crate::read_cache::ReadCache;
 use crate::resume::Continued;
@@ -138,7 +139,8 @@ impl Pool {
         let volumes = self.volumes.borrow();
         for id in map.volumes() {
             match volumes.get(&id) {
-                None if self.snapshots.contains(id) || id == DEDUP_VOLUME => {}
+                None if self.snapshots.contains(id) => {}
+                None if id == DEDUP_VOLUME || id == PACKED_VOLUME => {}
                 None => writers.dropped.push(id),
                 Some(volume) => {
                     let end = Self::blocks_of(volume.size_bytes.get());
@@ -154,7 +156,6 @@ impl Pool {
     pub(crate) fn assemble(parts: Parts) -> Rc<Pool> {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
         let Loaded { array, table, map, snapshots, fingerprints, doubled, .. } = loaded;
-        let journal_segments = loaded.journal;
         let settings = Settings::of(&config.properties);
         let in_flight = InFlight::new(MOST_IN_FLIGHT_BYTES);
         let guid = config.guid;
@@ -166,7 +167,7 @@ impl Pool {
         let (of_array, of_table) = (array.clone(), table.clone());
         let mut journal = JournalWriter::new(of_array, of_table, in_flight.clone(), guid);
         if let Some(end) = root.journal_end {
-            journal.resume(end, journal_segments, doubled);
+            journal.resume(end, loaded.journal, doubled);
         }
         let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
             config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
@@ -174,6 +175,7 @@ impl Pool {
         let reader = Reader::new(array.clone(), table.clone(), guid, settings.footer_cache);
         let classes = Classes::new(separate);
         let dedup = Dedup::restored(guid, &map, &fingerprints, settings.dedup_index_size);
+        let (packed, packer) = Packed::restored(&map);
         let store = Store { array, table, reader, in_flight, classes, map: map.into() };
         let pool = Rc::new(Pool {
             guid,
@@ -190,6 +192,7 @@ impl Pool {
             log,
             store,
             dedup,
+            packed,
             cache: ReadCache::new(settings.cache_policy),
             cache_devices: Default::default(),
             read_ahead: ReadAhead::default(),
@@ -199,6 +202,8 @@ impl Pool {
                 journal_start: root.journal_start,
                 checkpoint: None,
                 relocations: Vec::new(),
+                packer,
+                full: Vec::new(),
                 dropped: Vec::new(),
                 truncated: Vec::new(),
             }),
@@ -223,7 +228,7 @@ impl Pool {
     fn complete(&self) {
         self.refresh_space();
         self.apply_properties();
-        for id in self.volumes.borrow().keys().chain([&DEDUP_VOLUME]) {
+        for id in self.volumes.borrow().keys().chain([&DEDUP_VOLUME, &PACKED_VOLUME]) {
             // A volume that the journal does not name yet is all holes.
             let _ = self.store.map.borrow_mut().create_volume(*id);
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use forebay_format::config::LostConfig;
-use forebay_map::DEDUP_VOLUME;
+use forebay_map::{DEDUP_VOLUME, PACKED_VOLUME};
 use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 
 use crate::Pool;
@@ -104,6 +104,9 @@ impl Pool {
         let named = lost.named.iter().filter_map(|(volume, lba)| {
             if *volume == DEDUP_VOLUME {
                 return Some(format!("{name}: de-duplicated content {lba}"));
+            }
+            if *volume == PACKED_VOLUME {
+                return Some(format!("{name}: block {lba} of compressed data"));
             }
             let volume = self.name_of(*volume)?;
             Some(format!("{name}/{volume}: offset {}", lba.0 * BLOCK_BYTES))

@@ -6,6 +6,7 @@ mod log_memory;
 mod objects;
 mod pulse;
 pub(crate) mod report;
+mod services;
 mod space;
 pub(crate) mod stats;
 mod volume;
@@ -25,6 +26,7 @@ pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
 pub use log_memory::{LogMemory, Survives};
 pub use objects::ObjectsStatus;
 pub use pulse::{Pulse, Timings};
+pub use services::{CompressionStats, DedupStats};
 pub use space::VdevSpace;
 pub use volume::{SnapshotStatus, VolumeStatus};
 
@@ -337,27 +339,14 @@ pub struct PoolSummary {
     /// Bytes that these contents take, each stored once.
     #[serde(default)]
     pub dedup_stored_bytes: u64,
+    /// Bytes of volumes, snapshots and contents that are compressed.
+    #[serde(default)]
+    pub compressed_referenced_bytes: u64,
+    /// Bytes of the packed blocks that hold them.
+    #[serde(default)]
+    pub compressed_stored_bytes: u64,
     /// Overall health.
     pub health: Health,
-}
-
-/// What de-duplication saves and costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DedupStats {
-    /// Bytes of volumes and snapshots that refer to contents.
-    pub referenced_bytes: u64,
-    /// Bytes that these contents take, each stored once.
-    pub stored_bytes: u64,
-    /// Blocks since import whose contents were found.
-    pub found_blocks: u64,
-    /// Blocks since import with new contents.
-    pub new_blocks: u64,
-    /// Fingerprints in the index.
-    pub index_entries: u64,
-    /// One in so many fingerprints is in the index.
-    pub index_one_in: u64,
-    /// Bytes of memory of the index and of the counts of references.
-    pub memory_bytes: u64,
 }
 
 /// A count of operations and their bytes.
@@ -482,6 +471,9 @@ pub struct PoolStats {
     /// De-duplication.
     #[serde(default)]
     pub dedup: DedupStats,
+    /// Compression.
+    #[serde(default)]
+    pub compression: CompressionStats,
     /// The read cache.
     #[serde(default)]
     pub cache: CacheStats,

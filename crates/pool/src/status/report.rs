@@ -23,7 +23,7 @@ impl Pool {
         let map = self.store.map.borrow();
         let mapped: u64 = map.volumes().map(|v| map.placed_blocks(v)).sum();
         let alloc_bytes = mapped * BLOCK_BYTES;
-        let dedup = self.dedup_stats();
+        let (dedup, compression) = (self.dedup_stats(), self.compression_stats());
         let (raw_size_bytes, data_bytes) = self.raw_bytes();
         let share = u128::from(alloc_bytes) * u128::from(raw_size_bytes);
         let raw_alloc_bytes = share.checked_div(u128::from(data_bytes)).unwrap_or(0) as u64;
@@ -40,6 +40,8 @@ impl Pool {
             raw_free_bytes: raw_size_bytes.saturating_sub(raw_alloc_bytes),
             dedup_referenced_bytes: dedup.referenced_bytes,
             dedup_stored_bytes: dedup.stored_bytes,
+            compressed_referenced_bytes: compression.referenced_bytes,
+            compressed_stored_bytes: compression.stored_bytes,
             health: self.overall(),
         }
     }

@@ -407,6 +407,7 @@ impl Pool {
             segments: self.segment_counts(),
             map_memory_bytes: self.store.map.borrow().memory_bytes(),
             dedup: self.dedup_stats(),
+            compression: self.compression_stats(),
             cache: self.cache_stats(),
             cache_devices: self.cache_device_stats(),
             footer_cache_bytes: self.store.reader.pages_bytes(),

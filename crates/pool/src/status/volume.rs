@@ -32,6 +32,9 @@ pub struct VolumeStatus {
     pub reserved_bytes: u64,
     /// Bytes that it could still grow into.
     pub available_bytes: u64,
+    /// Bytes of its data for each 100 that they take, by a sample; 100 without compression.
+    #[serde(default)]
+    pub compress_percent: u64,
     /// `standard`, `always` or `disabled`.
     pub sync: String,
     /// It is not whole: it is being received, or was. No client can open it.

@@ -207,17 +207,19 @@ impl fmt::Display for NameError {
     }
 }
 
-fn needs_sparse(f: &mut fmt::Formatter<'_>, volume: &str, has_refs: bool) -> fmt::Result {
-    match has_refs {
-        true => write!(
-            f,
-            "volume '{volume}' has de-duplicated blocks, so no space can be set aside for it"
-        ),
-        false => write!(
-            f,
-            "volume '{volume}' has space set aside, and only sparse volumes are de-duplicated"
-        ),
+fn needs_sparse(f: &mut fmt::Formatter<'_>, volume: &str, what: &str) -> fmt::Result {
+    write!(f, "volume '{volume}' has space set aside, and only sparse volumes are {what}")
+}
+
+fn dedup_needs(f: &mut fmt::Formatter<'_>, volume: &str, has_refs: bool) -> fmt::Result {
+    if !has_refs {
+        return needs_sparse(f, volume, "de-duplicated");
     }
+    write!(
+        f,
+        "volume '{volume}' has de-duplicated or compressed blocks, so no space can be set aside \
+         for it"
+    )
 }
 
 impl fmt::Display for VolumeError {
@@ -251,7 +253,8 @@ impl fmt::Display for VolumeError {
                 "'{name}' is not the newest snapshot of its volume; newer: {}",
                 newer.join(", ")
             ),
-            Self::DedupNeedsSparse { volume, has_refs } => needs_sparse(f, volume, *has_refs),
+            Self::CompressionNeedsSparse { volume } => needs_sparse(f, volume, "compressed"),
+            Self::DedupNeedsSparse { volume, has_refs } => dedup_needs(f, volume, *has_refs),
             Self::OldFormat { pool, version, needed, what } => {
                 write!(f, "pool '{pool}' has format version {version}, and {what} needs {needed}")
             }
