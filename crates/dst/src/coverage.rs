@@ -13,6 +13,7 @@ use forebay_sim::CrashPoint;
 use forebay_sim::faults::Fault;
 
 use crate::scenario::{Admin, Scenario};
+use crate::subject::SERVICES;
 
 /// What a pool does beside its clients' requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,6 +123,13 @@ type Pair = (String, String);
 /// Volumes of so many sectors nearly fill a small pool.
 const LARGE_SECTORS: u64 = 24 << 11;
 
+/// Whether sparse volumes have a property that the pool's `dedup_index_size` says.
+fn has_service(scenario: &Scenario, property: &str) -> bool {
+    let size = scenario.spec.properties.get("dedup_index_size");
+    let found = SERVICES.iter().find(|(drawn, _)| size.is_some_and(|size| size == drawn));
+    found.is_some_and(|(_, properties)| properties.iter().any(|(name, _)| *name == property))
+}
+
 /// The pairs of a scenario: what its boots bring together of faults, power cuts, jobs, the shape
 /// and the kind of the boot.
 fn pairs(scenario: &Scenario) -> BTreeSet<Pair> {
@@ -139,7 +147,8 @@ fn pairs(scenario: &Scenario) -> BTreeSet<Pair> {
             (!boot.remote.is_empty(), "NBD"),
             (!scenario.spec.properties.is_empty(), "properties"),
             (scenario.spec.properties.contains_key("cache_size"), "read cache"),
-            (scenario.spec.properties.contains_key("dedup_index_size"), "de-duplication"),
+            (has_service(scenario, "dedup"), "de-duplication"),
+            (has_service(scenario, "compression"), "compression"),
             (!scenario.sparse.is_empty(), "sparse volumes"),
             (scenario.volumes.iter().sum::<u64>() > LARGE_SECTORS, "large volumes"),
         ];

@@ -19,8 +19,8 @@ use forebay_units::{BLOCK_BYTES, Layout, Nanos};
 use crate::coverage::Activity;
 use crate::remote_log::RemoteLog;
 use crate::subject::{
-    CLEANER_EVENT, DEDUP_ON, DEDUP_VERIFY, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal,
-    Scrubbed, Subject, Sync,
+    CLEANER_EVENT, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, SERVICES, Scrubbed,
+    Subject, Sync,
 };
 
 const POOL_NAME: &str = "tank";
@@ -175,15 +175,12 @@ impl ForebayPool {
         self.current.borrow().clone()
     }
 
-    /// The property of sparse volumes that says how they are de-duplicated, if they are.
-    fn dedup(&self) -> Option<(String, String)> {
-        let size = self.pool().get().remove("dedup_index_size")?;
-        let mode = match size.as_str() {
-            DEDUP_ON => "on",
-            DEDUP_VERIFY => "verify",
-            _ => return None,
-        };
-        Some(("dedup".to_owned(), mode.to_owned()))
+    /// The properties of sparse volumes that say how they are de-duplicated and compressed.
+    fn services(&self) -> impl Iterator<Item = (String, String)> + use<> {
+        let size = self.pool().get().remove("dedup_index_size").unwrap_or_default();
+        let found = SERVICES.iter().find(|(drawn, _)| *drawn == size);
+        let properties = found.map_or(&[][..], |(_, properties)| properties);
+        properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
     }
 
     /// Log devices on other hosts that came back since the import.
@@ -232,8 +229,8 @@ impl Pool for ForebayPool {
         // Every second volume has its writes cached, when the pool has a cache.
         let caches_writes = name.bytes().last().is_some_and(|byte| byte % 2 == 1);
         let cached = caches_writes.then(|| ("cache_writes".to_owned(), "on".to_owned()));
-        let dedup = self.dedup().filter(|_| sparse);
-        let properties = BTreeMap::from_iter(cached.into_iter().chain(dedup));
+        let services = self.services().filter(|_| sparse);
+        let properties = BTreeMap::from_iter(cached.into_iter().chain(services));
         let spec = VolumeSpec { name: name.to_owned(), size_bytes, sparse, properties };
         Ok(self.pool().create_volume(&spec).await?)
     }
@@ -268,7 +265,7 @@ impl Pool for ForebayPool {
     }
 
     async fn clone_snapshot(&self, snapshot: &str, volume: &str) -> Result<(), Refusal> {
-        let properties = BTreeMap::from_iter(self.dedup());
+        let properties = BTreeMap::from_iter(self.services());
         let spec = CloneSpec { name: volume.to_owned(), properties };
         Ok(self.pool().clone_snapshot(snapshot, &spec).await?)
     }

@@ -11,7 +11,7 @@ use forebay_sim::{Rng, Seed};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Boot, Scenario, VERSION};
-use crate::subject::{DEDUP_ON, DEDUP_VERIFY, LogShape, PoolSpec, Raid, Sync};
+use crate::subject::{DEDUP_ON, DEDUP_VERIFY, LZ4, LogShape, PoolSpec, Raid, Sync};
 use boot::{BootPlan, Size, crash_in_recovery_of, draw_boot, rot_map_in};
 use clients::HotBlocks;
 use succession::Chain;
@@ -44,6 +44,8 @@ const PROPERTIES_PER_MILLE: u64 = 150;
 const CACHE_PER_MILLE: u64 = 250;
 /// Chance that sparse volumes and clones are de-duplicated.
 const DEDUP_PER_MILLE: u64 = 250;
+/// Chance that sparse volumes and clones are compressed.
+const COMPRESSION_PER_MILLE: u64 = 300;
 /// How many of a thousand scenarios of most classes have spares that the pool takes by itself.
 const HOT_SPARES_PER_MILLE: u64 = 60;
 /// How many of a thousand scenarios have a power cut in a recovery, after which disks lose writes.
@@ -253,6 +255,7 @@ fn draw_stock(
     }
     draw_cache(spec, &mut seed.derive("cache").rng());
     draw_dedup(spec, &mut seed.derive("dedup").rng());
+    draw_compression(spec, &mut seed.derive("compression").rng());
     if class.is_free {
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
@@ -284,6 +287,19 @@ fn draw_dedup(spec: &mut PoolSpec, rng: &mut Rng) {
         // The size says which mode: see the subject.
         let size = *rng.pick(&[DEDUP_ON, DEDUP_ON, DEDUP_VERIFY]);
         spec.properties.insert("dedup_index_size".to_owned(), size.to_owned());
+    }
+}
+
+/// Draws whether sparse volumes are compressed, beside what they are anyway.
+fn draw_compression(spec: &mut PoolSpec, rng: &mut Rng) {
+    if rng.chance(COMPRESSION_PER_MILLE) {
+        let size = spec.properties.get("dedup_index_size").map_or("", String::as_str);
+        let with = match size {
+            DEDUP_ON => "4M",
+            DEDUP_VERIFY => "5M",
+            _ => LZ4,
+        };
+        spec.properties.insert("dedup_index_size".to_owned(), with.to_owned());
     }
 }
 
