@@ -29,6 +29,7 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("send_stream", stream::send_stream),
     ("snapshot_records", media::snapshot_records),
     ("fingerprints", media::fingerprints),
+    ("packed_block", media::packed_block),
     ("superblock", media::superblock),
     ("vhost_ring", forebay_vhost::check_ring),
 ];

@@ -14,9 +14,10 @@ use forebay_format::journal::{self, FrameHeader, FrameKind, SegmentRecord};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{self, LogState};
 use forebay_format::map_record::{Change, Delta, LeafImage, decode_leaves, encode_leaves};
+use forebay_format::packed::{MAX_UNIT_BYTES, PackedRef, unit_in};
 use forebay_format::snapshot::SnapshotRecord;
 use forebay_format::superblock::Superblock;
-use forebay_units::{SegmentId, VolumeId};
+use forebay_units::{BLOCK_LEN, Lba, SegmentId, VolumeId};
 
 /// `bytes`, and again with the checksum `sum` makes at `at`, when there is room for one.
 fn both(bytes: &[u8], at: usize, sum: impl Fn(&[u8]) -> u64, check: impl Fn(&[u8])) {
@@ -235,6 +236,19 @@ pub fn object_device(bytes: &[u8]) {
     }
     if let Ok(checkpoint) = Checkpoint::decode(bytes) {
         assert_eq!(Checkpoint::decode(&checkpoint.encode()), Ok(checkpoint));
+    }
+}
+
+/// Packed blocks, and the units that begin in the first.
+pub fn packed_block(bytes: &[u8]) {
+    let blocks: Vec<&[u8]> = bytes.chunks(BLOCK_LEN).collect();
+    for slot in 0..16 {
+        let at = PackedRef { block: Lba(0), slot, index: 0 };
+        let Some(span) = blocks.get(..at.span() as usize) else { continue };
+        if let Ok((unit, bytes)) = unit_in(span, slot) {
+            assert_eq!(unit.slot, slot);
+            assert!(bytes.len() <= MAX_UNIT_BYTES);
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use forebay_format::log_frame::{
     Fragment, FrameHeader, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
 };
 use forebay_format::map_record::{Delta, LeafImage, LeafRun, encode_leaves};
+use forebay_format::packed::{Codec, Packer, Unit};
 use forebay_format::snapshot::{Snapshot, SnapshotRecord};
 use forebay_format::stream::{ResumeToken, StreamEncoder, StreamHeader};
 use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock, VERSION};
@@ -301,6 +302,15 @@ fn snapshots(out: &mut Seeds) {
     let records = vec![([1; 16], 7), ([2; 16], 8)];
     let fingerprints = forebay_format::fingerprints::Fingerprints { next: 9, records };
     out.push(("fingerprints", "two", fingerprints.encode()));
+    let (mut packer, mut full) = (Packer::new(0), Vec::new());
+    for (lba, len) in [(0, 3000), (4, 2000), (8, 700)] {
+        let (volume, bytes) = (VolumeId(2), vec![lba as u8; len]);
+        let lba = Lba(lba);
+        let unit = Unit { volume, lba, blocks: 4, codec: Codec::Lz4, bytes };
+        packer.push(&unit, |_| true, &mut full);
+    }
+    full.extend(packer.flush());
+    out.push(("packed_block", "two", full.into_iter().flat_map(|block| block.bytes).collect()));
     object_device(out);
 }
 
