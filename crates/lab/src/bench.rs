@@ -3,12 +3,15 @@
 
 use crate::LabError;
 use crate::load::{ArrivalTimes, Arrivals, Ask, AskKind, Asks, Load};
+use crate::operations::OperationLog;
 use crate::responses::{BothTimes, Responses};
 use forebay_flash::{Completion, Content, DeviceSpec, Model, Request, Stats, Status};
 use forebay_units::Nanos;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+mod replay;
 
 /// What happened in one stretch of time. Times are nominal: what the device's full size would take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -77,6 +80,8 @@ pub(crate) struct Bench {
     /// How many times smaller than the named device the model is; stretches time alike.
     pub scale: f64,
     start: u64,
+    /// Where each request is noted.
+    pub log: Option<OperationLog>,
 }
 
 impl std::fmt::Debug for Bench {
@@ -88,7 +93,7 @@ impl std::fmt::Debug for Bench {
 impl Bench {
     pub(crate) fn new(device: &DeviceSpec, scale: f64, seed: u64) -> Result<Self, LabError> {
         let model = forebay_flash::build(device, seed)?;
-        Ok(Self { model, now: 0, scale, start: 0 })
+        Ok(Self { model, now: 0, scale, start: 0, log: None })
     }
 
     pub(crate) fn capacity_bytes(&self) -> u64 {
@@ -121,7 +126,11 @@ impl Bench {
 
     /// One request, at `now`.
     pub(crate) fn submit(&mut self, request: &Request<'_>) -> Result<Completion, LabError> {
-        Ok(self.model.submit(Nanos(self.now), request)?)
+        let done = self.model.submit(Nanos(self.now), request)?;
+        if let Some(log) = &mut self.log {
+            log.note(self.now, request, &done)?;
+        }
+        Ok(done)
     }
 
     /// One request, and waits for it.

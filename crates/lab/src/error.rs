@@ -3,6 +3,7 @@
 use forebay_device::DeviceError;
 use forebay_flash::{RequestError, SpecError};
 use forebay_pool::{AdminError, CloseError, CommitError, PoolError, VolumeError};
+use forebay_trace::TraceError;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -63,6 +64,22 @@ pub enum LabError {
         path: PathBuf,
         /// The operating system's answer.
         cause: std::io::Error,
+    },
+    /// A trace cannot be read.
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What its reader found.
+        cause: TraceError,
+    },
+    /// A trace is not the one that the task was made for.
+    TraceChanged {
+        /// The file.
+        path: PathBuf,
+        /// The digest that the task has.
+        expected: String,
+        /// The digest of the file.
+        found: String,
     },
     /// A file of the lab's own cannot be read or written.
     File {
@@ -148,8 +165,15 @@ pub enum ArgumentError {
         /// The names that exist.
         known: Vec<&'static str>,
     },
-    /// A sweep needs a file.
-    NoSweepFile,
+    /// A sweep or a run needs a file.
+    NoTaskFile {
+        /// `sweep` or `run`.
+        experiment: &'static str,
+    },
+    /// An experiment takes no `--operations`.
+    OperationsOnlyOfRun,
+    /// `--operations` notes requests of a timeline only.
+    OperationsOfTimeline,
     /// An experiment takes no file.
     UnexpectedFile {
         /// The experiment.
@@ -242,6 +266,11 @@ pub enum GridError {
         /// The name that cannot be inside.
         name: String,
     },
+    /// `run` takes a file of one point.
+    NotOnePoint {
+        /// Points of the grid.
+        points: usize,
+    },
     /// A point of the grid is no task.
     Point {
         /// The point.
@@ -283,6 +312,8 @@ impl LabError {
             | Self::AmbiguousDevice { .. }
             | Self::Malformed { .. }
             | Self::Input { .. }
+            | Self::Trace { .. }
+            | Self::TraceChanged { .. }
             | Self::Arguments(_)
             | Self::NoRunnableDevice { .. }
             | Self::Grid { .. } => 2,
@@ -316,6 +347,10 @@ impl fmt::Display for LabError {
             }
             Self::Malformed { origin, detail } => write!(f, "{origin}: {detail}"),
             Self::Input { path, cause } => write!(f, "cannot read {}: {cause}", path.display()),
+            Self::Trace { path, cause } => write!(f, "{}: {cause}", path.display()),
+            Self::TraceChanged { path, expected, found } => {
+                write!(f, "{} has changed: its digest is {found}, not {expected}", path.display())
+            }
             Self::File { action, path, cause } => {
                 write!(f, "cannot {action} {}: {cause}", path.display())
             }
@@ -363,9 +398,13 @@ impl fmt::Display for ArgumentError {
             Self::NoExperiment => f.write_str("name an experiment; --help lists them"),
             Self::UnknownExperiment { name, known } => {
                 let known = known.join(", ");
-                write!(f, "unknown experiment '{name}'; there are {known}, all and sweep")
+                write!(f, "unknown experiment '{name}'; there are {known}, all, run and sweep")
             }
-            Self::NoSweepFile => f.write_str("sweep: name its file"),
+            Self::NoTaskFile { experiment } => write!(f, "{experiment}: name its file"),
+            Self::OperationsOnlyOfRun => f.write_str("--operations belongs to run"),
+            Self::OperationsOfTimeline => {
+                f.write_str("--operations notes the requests of a timeline, of no other task")
+            }
             Self::UnexpectedFile { experiment, file } => {
                 write!(f, "{experiment} takes no file; remove '{}'", file.display())
             }
@@ -403,6 +442,9 @@ impl fmt::Display for GridError {
             }
             Self::NotContainer { path, name } => {
                 write!(f, "'{path}': nothing can be inside '{name}'")
+            }
+            Self::NotOnePoint { points } => {
+                write!(f, "its grid has {points} points; run takes one, sweep takes all")
             }
             Self::Point { index, detail } => write!(f, "point {index}: {detail}"),
         }

@@ -3,7 +3,7 @@
 //! The lab is an offline tool. All its access to files is in this module.
 
 use crate::error::{FileAction, LabError};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 fn failed(action: FileAction, path: &Path, cause: std::io::Error) -> LabError {
@@ -16,6 +16,17 @@ pub(crate) fn read_named(path: &Path) -> Result<String, LabError> {
     let text = std::fs::read(path)
         .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
     text.map_err(|cause| LabError::Input { path: path.to_owned(), cause })
+}
+
+/// Opens a file that the request names, for reading.
+#[allow(clippy::disallowed_methods)] // An offline tool reads the trace it is given.
+pub(crate) fn open_named(path: &Path) -> Result<Box<dyn Read>, LabError> {
+    let opened = std::fs::File::open(path).and_then(|file| match file.metadata()?.is_dir() {
+        true => Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)),
+        false => Ok(file),
+    });
+    let file = opened.map_err(|cause| LabError::Input { path: path.to_owned(), cause })?;
+    Ok(Box::new(file))
 }
 
 /// The file's bytes, or none when there is no such file.
@@ -51,6 +62,12 @@ pub(crate) fn print(text: &str) -> Result<(), LabError> {
         std::io::ErrorKind::BrokenPipe => LabError::OutputClosed,
         _ => LabError::Output { cause },
     })
+}
+
+/// Begins a file anew.
+#[allow(clippy::disallowed_methods)] // An offline tool keeps its results.
+pub(crate) fn create(path: &Path) -> Result<std::fs::File, LabError> {
+    std::fs::File::create(path).map_err(|e| failed(FileAction::Write, path, e))
 }
 
 /// Opens for appending.

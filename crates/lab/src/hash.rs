@@ -1,6 +1,9 @@
 //! A short name for a configuration: the same on any machine, different when anything differs.
 
+use crate::LabError;
 use serde::Serialize;
+use std::io::Read;
+use std::path::Path;
 
 /// Sixteen hexadecimal digits over the value's JSON with sorted keys.
 pub(crate) fn of(value: &impl Serialize) -> String {
@@ -20,6 +23,24 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> String {
         hash ^= hash >> 29;
     }
     format!("{:016x}", mix(hash))
+}
+
+/// Sixteen hexadecimal digits over what `reader` gives, in constant memory.
+pub(crate) fn of_reader(mut reader: impl Read, path: &Path) -> Result<String, LabError> {
+    let mut part = vec![0; 1 << 20];
+    let (mut hash, mut len_bytes) = (0xcbf2_9ce4_8422_2325_u64, 0_u64);
+    loop {
+        let got = reader.read(&mut part);
+        let got = got.map_err(|cause| LabError::Input { path: path.to_owned(), cause })?;
+        if got == 0 {
+            return Ok(format!("{:016x}", mix(hash ^ mix(len_bytes))));
+        }
+        // Byte by byte, so that the size of the parts does not matter.
+        for byte in &part[..got] {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        len_bytes += got as u64;
+    }
 }
 
 /// Spreads every bit of `value` over all bits (the finalizer of SplitMix64).

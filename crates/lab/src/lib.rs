@@ -11,6 +11,8 @@ mod hash;
 pub mod hybrid;
 pub mod load;
 pub mod mirror;
+mod operations;
+pub mod recorded;
 pub mod responses;
 mod sensitivity;
 pub mod shared;

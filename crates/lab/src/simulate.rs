@@ -4,6 +4,8 @@ use crate::catalogue;
 use crate::drive::Driver;
 use crate::error::{ArgumentError, LabError};
 use crate::experiments::{self, Plan};
+use crate::operations::OperationLog;
+use crate::task::{Outcome, Task};
 use crate::{files, sweep};
 use forebay_report::{Experiment, Results, SCHEMA};
 use std::path::PathBuf;
@@ -12,10 +14,11 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
     /// figures, sensitivity, degradation, alignment, content, mixed, loads, attachment,
-    /// zil-pattern, endurance, price, wear, hybrid, power-cut, summary, all; or sweep, with a file
+    /// zil-pattern, endurance, price, wear, hybrid, power-cut, summary, all; or run or sweep, with
+    /// a file
     #[arg(required_unless_present_any = ["list", "show"])]
     pub experiment: Option<String>,
-    /// The sweep's file
+    /// The file of a run or a sweep
     pub file: Option<PathBuf>,
     /// A device of the catalogue or a TOML file like its pages; may be given again
     #[arg(long = "device", value_name = "NAME|FILE")]
@@ -47,6 +50,9 @@ pub struct Args {
     /// Of a sweep: put the parts together
     #[arg(long)]
     pub merge: bool,
+    /// Of a run: write a line of CSV for each request
+    #[arg(long, value_name = "FILE")]
+    pub operations: Option<PathBuf>,
     /// Print the catalogue
     #[arg(long)]
     pub list: bool,
@@ -71,9 +77,15 @@ pub fn run(args: &Args) -> Result<(), LabError> {
         return show(name, args.json);
     }
     let experiment = args.experiment.as_deref().ok_or(ArgumentError::NoExperiment)?;
+    if experiment == "run" {
+        return run_file(args);
+    }
+    if args.operations.is_some() {
+        return Err(ArgumentError::OperationsOnlyOfRun.into());
+    }
     if experiment == "sweep" {
         return sweep::run(&sweep::Args {
-            file: args.file.clone().ok_or(ArgumentError::NoSweepFile)?,
+            file: args.file.clone().ok_or(ArgumentError::NoTaskFile { experiment: "sweep" })?,
             out: args.out.clone(),
             shard: args.shard.clone(),
             merge: args.merge,
@@ -100,6 +112,24 @@ pub fn run(args: &Args) -> Result<(), LabError> {
         0 => Ok(()),
         failed => Err(LabError::ChecksFailed { failed, total: checks().count() }),
     }
+}
+
+/// Runs the one task of a file and prints its outcome as JSON.
+fn run_file(args: &Args) -> Result<(), LabError> {
+    let file = args.file.as_ref().ok_or(ArgumentError::NoTaskFile { experiment: "run" })?;
+    let task = sweep::read_task(file)?;
+    let outcome = match (&task, &args.operations) {
+        (_, None) => task.run()?,
+        (Task::Timeline(timeline), Some(path)) => {
+            let (outcome, log) = timeline.run_noting(Some(OperationLog::create(path)?))?;
+            log.map_or(Ok(()), OperationLog::finish)?;
+            Outcome::Timeline(outcome)
+        }
+        _ => return Err(ArgumentError::OperationsOfTimeline.into()),
+    };
+    let mut value = serde_json::to_value(&outcome).expect("outcomes are plain data");
+    forebay_report::round_all(&mut value);
+    files::print(&format!("{value}\n"))
 }
 
 /// Prints the page of a device.

@@ -219,9 +219,27 @@ fn point(
     for (path, value) in parts {
         set(&mut tree, path, value.clone()).map_err(at(file))?;
     }
-    let task: Task = serde_json::from_value(json!({ kind: tree }))
-        .map_err(|e| at(file)(GridError::Point { index, detail: one_line(e) }))?;
+    let task = task_of(file, kind, tree, index)?;
     Ok(Point { index, hash: hash::of(&task), values, task })
+}
+
+/// The task of a point, with what its traces hold now.
+fn task_of(file: &Path, kind: &str, tree: Value, index: usize) -> Result<Task, LabError> {
+    let mut task: Task = serde_json::from_value(json!({ kind: tree }))
+        .map_err(|e| at(file)(GridError::Point { index, detail: one_line(e) }))?;
+    if let Task::Timeline(timeline) = &mut task {
+        timeline.note_digests()?;
+    }
+    Ok(task)
+}
+
+/// The one task of a file without a grid.
+pub(crate) fn read_task(file: &Path) -> Result<Task, LabError> {
+    let grid = Grid::read(file)?;
+    match <[Point; 1]>::try_from(grid.points) {
+        Ok([point]) => Ok(point.task),
+        Err(points) => Err(at(file)(GridError::NotOnePoint { points: points.len() })),
+    }
 }
 
 /// `2/8` as (1, 8): zero-based part and number of parts.

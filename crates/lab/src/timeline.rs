@@ -2,6 +2,8 @@
 
 use crate::bench::{Bench, Ended, Limit, LoadRun, Sample};
 use crate::load::Load;
+use crate::operations::OperationLog;
+use crate::recorded::{LeftOut, Recorded};
 use crate::responses::Responses;
 use crate::{LabError, shrink};
 use forebay_flash::DeviceSpec;
@@ -32,6 +34,8 @@ pub enum Phase {
         /// What.
         pattern: Load,
     },
+    /// The requests of a recorded trace. The device then has its full size.
+    Trace(Recorded),
     /// Nothing.
     Idle {
         /// How long.
@@ -86,6 +90,9 @@ pub struct PhaseOutcome {
     /// The flash wore out in it.
     #[serde(default)]
     pub worn_out: bool,
+    /// Requests of a trace that did not go to the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// All phases' results and the device's state at the end.
@@ -208,6 +215,7 @@ impl Phase {
                 }
                 pattern.check()
             }
+            Self::Trace(recorded) => recorded.check(),
             Self::Idle { minutes } => samples("idle.minutes", *minutes),
         }
     }
@@ -224,14 +232,40 @@ impl Timeline {
         if self.phases.is_empty() {
             return Err(LabError::field("timeline", "phases", "empty", "a list of phases"));
         }
+        if self.has_trace() && self.scale > 1 {
+            let allowed = "1 or left out: a trace has places and times of the full size";
+            return Err(LabError::field("timeline", "scale", self.scale, allowed));
+        }
         self.phases.iter().try_for_each(|phase| phase.check(self.sample_minutes))
+    }
+
+    /// Notes what the traces hold now, so that a task with other ones is another task.
+    pub(crate) fn note_digests(&mut self) -> Result<(), LabError> {
+        self.phases.iter_mut().try_for_each(|phase| match phase {
+            Phase::Trace(recorded) => recorded.note_digest(),
+            _ => Ok(()),
+        })
+    }
+
+    fn has_trace(&self) -> bool {
+        self.phases.iter().any(|phase| matches!(phase, Phase::Trace(_)))
     }
 
     /// Runs all phases on one device.
     pub fn run(&self) -> Result<TimelineOutcome, LabError> {
+        self.run_noting(None).map(|(outcome, _)| outcome)
+    }
+
+    /// Runs all phases on one device, and notes each request in `log`.
+    pub(crate) fn run_noting(
+        &self,
+        log: Option<OperationLog>,
+    ) -> Result<(TimelineOutcome, Option<OperationLog>), LabError> {
         self.check()?;
-        let (device, scale) = shrink::shrink(&self.device, self.scale)?;
+        let scale = if self.has_trace() { 1 } else { self.scale };
+        let (device, scale) = shrink::shrink(&self.device, scale)?;
         let mut bench = Bench::new(&device, scale, self.seed)?;
+        bench.log = log;
         let mut counting = false;
         let mut phases = Vec::new();
         for (i, phase) in self.phases.iter().enumerate() {
@@ -239,6 +273,9 @@ impl Timeline {
             if !counting && counts {
                 counting = true;
                 bench.start_counting();
+            }
+            if let Some(log) = &mut bench.log {
+                log.phase = i;
             }
             let from_minute = if counting { bench.minute_at(bench.now) } else { 0.0 };
             let outcome = self.run_phase(&mut bench, i, from_minute)?;
@@ -249,7 +286,7 @@ impl Timeline {
             }
         }
         let stats = bench.stats();
-        Ok(TimelineOutcome {
+        let outcome = TimelineOutcome {
             scale,
             phases,
             written_bytes: stats.written_bytes as f64 * scale,
@@ -259,7 +296,8 @@ impl Timeline {
             erase_deviation: stats.wear.deviation,
             link_retries: stats.link_retries,
             digest: format!("{:016x}", bench.digest()),
-        })
+        };
+        Ok((outcome, bench.log))
     }
 
     fn run_phase(
@@ -286,6 +324,11 @@ impl Timeline {
                 let requests = (bytes / f64::from(pattern.block_bytes)).ceil() as u64;
                 let run = self.load(bench, phase, pattern, MAX_PHASE_MINUTES, requests)?;
                 outcome.take(run, pattern.depth(), bench.minute_at(bench.now));
+            }
+            Phase::Trace(recorded) => {
+                let (run, left_out) = bench.replay(recorded, self.sample_minutes)?;
+                outcome.take(run, recorded.outstanding, bench.minute_at(bench.now));
+                outcome.left_out = Some(left_out);
             }
         }
         Ok(outcome)
@@ -318,6 +361,7 @@ impl PhaseOutcome {
             outstanding: None,
             tail: Responses::default(),
             worn_out: false,
+            left_out: None,
         }
     }
 

@@ -96,7 +96,10 @@ fn senseless_requests_are_refused_in_one_line_with_exit_code_2() {
         assert!(matches!(error, LabError::NoRunnableDevice { .. }), "{error}");
     }
     let sweep = refusal(&s.args("sweep", &[]));
-    assert!(matches!(sweep, LabError::Arguments(ArgumentError::NoSweepFile)), "{sweep}");
+    let no_file = ArgumentError::NoTaskFile { experiment: "sweep" };
+    assert!(matches!(&sweep, LabError::Arguments(why) if *why == no_file), "{sweep}");
+    refusal(&s.args("run", &[]));
+    refusal(&Args { operations: Some("ops.csv".into()), ..s.args("content", &[SMALL]) });
     refusal(&Args { scale: Some(0), ..s.args("content", &[SMALL]) });
     refusal(&Args { threads: Some(0), ..s.args("content", &[SMALL]) });
     refusal(&Args { shard: Some("1/2".into()), ..s.args("content", &[SMALL]) });
