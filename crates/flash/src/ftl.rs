@@ -78,6 +78,8 @@ pub struct FtlConfig {
     pub pools: u32,
     /// Free superblocks each pool keeps, at least 1.
     pub reserve_blocks: u32,
+    /// Streams of host data, each with its own open block; at least 1.
+    pub streams: u32,
     /// Whether moved data has its own open block.
     pub frontiers: Frontiers,
     /// How victims are chosen.
@@ -109,6 +111,7 @@ impl FtlConfig {
             blocks_per_pool: blocks + 2,
             pools: 1,
             reserve_blocks: 1,
+            streams: 1,
             frontiers: Frontiers::Shared,
             policy,
             pace: Pace::Whole,
@@ -132,6 +135,7 @@ impl FtlConfig {
             blocks_per_pool: layout.blocks_per_pool,
             pools: layout.pools,
             reserve_blocks: flash.ftl.reserve_superblocks,
+            streams: flash.ftl.streams,
             frontiers: flash.ftl.frontiers,
             policy: flash.ftl.policy,
             pace: flash.ftl.cleaning_pace,
@@ -198,6 +202,8 @@ pub struct Ftl {
     /// Host and clean slots programmed when the block was closed: its age for cost-benefit.
     closed_at: Vec<u64>,
     pools: Vec<Pool>,
+    /// The stream that the host writes to.
+    stream: usize,
     /// 2^64 / slots_per_block, rounded up: turns a slot into its block with one multiplication.
     block_inverse: u64,
     clock_slots: u64,
@@ -231,6 +237,7 @@ impl Ftl {
             cycle_limit: Vec::new(),
             closed_at: vec![0; blocks as usize],
             pools: (0..config.pools).map(|pool| Pool::new(&config, pool)).collect(),
+            stream: 0,
             block_inverse: u64::MAX / u64::from(config.slots_per_block) + 1,
             clock_slots: 0,
             mapped_units: 0,
@@ -327,6 +334,12 @@ impl Ftl {
         if self.pools.len() == 1 { 0 } else { (block / self.config.blocks_per_pool) as usize }
     }
 
+    /// What the host writes from now on belongs to `stream`, below the number of streams.
+    pub fn select_stream(&mut self, stream: usize) {
+        debug_assert!(stream < self.config.streams as usize, "no such stream");
+        self.stream = stream;
+    }
+
     /// Writes `unit`, which now fills `slots` slots (1 to the unit's full size), into `pool`, which
     /// [`Ftl::pick_pool`] should have picked for every stripe at least. Returns its slot.
     ///
@@ -340,6 +353,7 @@ impl Ftl {
         pool: usize,
         media: &mut M,
     ) -> Result<u32, WornOut> {
+        self.pools[pool].select_stream(self.stream);
         // Room first: when there is none, the old data must still be there.
         self.make_room(pool, slots, media)?;
         let old = self.map[unit as usize];
@@ -416,6 +430,7 @@ impl Ftl {
     /// Fills the rest of the host's open stripe in `pool` with nothing, so that what was appended
     /// so far gets programmed. `stripe_slots` must divide a block.
     pub fn pad_stripe<M: Media>(&mut self, pool: usize, stripe_slots: u32, media: &mut M) {
+        self.pools[pool].select_stream(self.stream);
         let Some(open) = self.pools[pool].host_open() else { return };
         let rest = open.next % stripe_slots;
         if rest != 0 {

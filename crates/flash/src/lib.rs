@@ -13,6 +13,7 @@ mod ranges;
 mod spec;
 mod ssd;
 mod stats;
+mod zoned;
 
 pub use chance::Chance;
 pub use disk::Disk;
@@ -26,6 +27,7 @@ pub use model::{
 pub use spec::*;
 pub use ssd::Ssd;
 pub use stats::Stats;
+pub use zoned::{ZoneRefusal, ZoneState, ZonedSsd};
 
 /// Builds whichever device a description describes, new and switched on at time 0.
 ///
@@ -33,6 +35,7 @@ pub use stats::Stats;
 /// [`SpecError`] naming the first field that no device could have.
 pub fn build(spec: &DeviceSpec, seed: u64) -> Result<Box<dyn Model>, SpecError> {
     Ok(match &spec.media {
+        MediaSpec::Flash(flash) if flash.zones.is_some() => Box::new(ZonedSsd::new(spec, seed)?),
         MediaSpec::Flash(_) => Box::new(Ssd::new(spec, seed)?),
         MediaSpec::Dram(_) => Box::new(DramSsd::new(spec, seed)?),
         MediaSpec::Disk(_) => Box::new(Disk::new(spec, seed)?),

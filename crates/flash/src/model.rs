@@ -6,6 +6,7 @@ use forebay_units::Nanos;
 
 use crate::chance::Chance;
 use crate::stats::Stats;
+use crate::zoned::ZoneRefusal;
 
 /// A host write, counted from 1 over the device's life in order of submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,11 +51,13 @@ pub struct Request<'a> {
     pub fua: bool,
     /// For writes: what is written.
     pub content: Content<'a>,
+    /// For writes: the stream, from 0. A device with fewer streams takes it as stream 0.
+    pub stream: u8,
 }
 
 impl<'a> Request<'a> {
     fn of(kind: RequestKind, offset_bytes: u64, len_bytes: u64) -> Self {
-        Self { kind, offset_bytes, len_bytes, fua: false, content: Content::Random }
+        Self { kind, offset_bytes, len_bytes, fua: false, content: Content::Random, stream: 0 }
     }
 
     /// Reads a range.
@@ -91,6 +94,12 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn fua(self) -> Self {
         Self { fua: true, ..self }
+    }
+
+    /// The same write as a part of this stream.
+    #[must_use]
+    pub fn on_stream(self, stream: u8) -> Self {
+        Self { stream, ..self }
     }
 
     /// The same write of this content.
@@ -159,6 +168,13 @@ pub enum RequestError {
         /// The latest time given before.
         latest: Nanos,
     },
+    /// The request breaks the rules of the device's zones.
+    Zone {
+        /// The device.
+        device: String,
+        /// The rule.
+        why: ZoneRefusal,
+    },
     /// The device is switched off.
     PoweredOff {
         /// The device.
@@ -185,6 +201,7 @@ impl fmt::Display for RequestError {
                  order of time",
                 now.0, latest.0
             ),
+            Self::Zone { device, why } => write!(f, "device \"{device}\": {why}"),
             Self::PoweredOff { device } => {
                 write!(f, "device \"{device}\": switched off; call power_on first")
             }

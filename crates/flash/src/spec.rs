@@ -13,7 +13,7 @@ mod modern;
 mod scale;
 pub use error::{MediaKind, SpecError, SpecFlaw};
 pub use link::LinkParams;
-pub use modern::{MapMemorySpec, PslcSpec, ThermalSpec};
+pub use modern::{MapMemorySpec, PslcSpec, ThermalSpec, ZonesSpec};
 
 /// One device: how large, how attached, what it draws, and what it stores data on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,6 +147,10 @@ pub struct FlashSpec {
     /// What heat does; absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thermal: Option<ThermalSpec>,
+    /// Zones instead of a translation layer; absent: none. Of `ftl`, only the mapping unit (the
+    /// write size) and `superblock_dies` (the dies of a zone) then count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zones: Option<ZonesSpec>,
 }
 
 /// The flash array. Raw bytes are the product of all six; they must exceed the offered capacity.
@@ -196,6 +200,10 @@ pub struct TimingSpec {
 
 fn is_zero(value: &f64) -> bool {
     *value == 0.0
+}
+
+fn is_one(value: &u32) -> bool {
+    *value == 1
 }
 
 fn is_nothing(value: &u32) -> bool {
@@ -260,6 +268,11 @@ pub struct FtlSpec {
     /// Host reads of a superblock after which its data is moved; 0 means never. Default 0.
     #[serde(skip_serializing_if = "is_nothing")]
     pub read_disturb_reads: u32,
+    /// Streams that hosts may sort their writes into (streams, or placement handles of FDP). Each
+    /// has an open superblock of its own; moved data of all streams shares one. Default 1, at most
+    /// 64.
+    #[serde(skip_serializing_if = "is_one")]
+    pub streams: u32,
 }
 
 impl Default for FtlSpec {
@@ -278,6 +291,7 @@ impl Default for FtlSpec {
             map_journal_units: 0,
             map_persist_ms: 100.0,
             read_disturb_reads: 0,
+            streams: 1,
         }
     }
 }

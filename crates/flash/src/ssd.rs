@@ -26,9 +26,10 @@ mod map_memory;
 mod partial;
 mod pending;
 mod pslc;
+mod streams;
 mod thermal;
 
-use array::Array;
+pub(crate) use array::Array;
 use map_memory::MapMemory;
 use partial::{PartialUnit, Partials};
 use pending::is_needed;
@@ -69,6 +70,9 @@ pub struct Ssd {
     thermal: Option<Thermal>,
     /// The pool that takes the next stripe.
     pool: usize,
+    /// The stream that the host writes to, and the pools of all streams.
+    stream: usize,
+    pool_of_stream: Vec<usize>,
     last_write: WriteId,
     last_write_at: u64,
     /// Bytes that a power cut ruined.
@@ -132,6 +136,8 @@ impl Ssd {
             map_memory: flash.map_memory.as_ref().map(|map| MapMemory::new(map, flash, units)),
             thermal: flash.thermal.as_ref().map(Thermal::new),
             pool: 0,
+            stream: 0,
+            pool_of_stream: vec![0; flash.ftl.streams as usize],
             last_write: WriteId(0),
             last_write_at: 0,
             unreadable: Ranges::default(),
@@ -193,6 +199,7 @@ impl Ssd {
         if self.ftl.is_worn_out() {
             return Err(WornOut);
         }
+        self.select_stream(usize::from(request.stream));
         let mut admitted = self.look_up(request, true, ready);
         if !self.unreadable.is_empty() {
             self.unreadable.remove(request.offset_bytes..end);
@@ -271,26 +278,15 @@ impl Ssd {
         while let Some((unit, partial)) = self.partials.take_due(Some(u64::MAX)) {
             self.write_out(unit, &partial, now)?;
         }
-        if self.array.has_open_stripe() {
+        if self.array.has_open_stripes() {
             self.array.host_time = self.array.host_time.max(now);
-            self.pad_open_stripe();
+            self.pad_open_stripes();
         }
         let mut done = self.array.host_done.max(now);
         if self.cache.plp == Plp::None && self.journals_map {
             done = done.max(self.array.program_map(now));
         }
         Ok(done)
-    }
-
-    fn pad_open_stripe(&mut self) {
-        match &mut self.pslc {
-            Some(pslc) => {
-                if let Some(stripe) = pslc.pad() {
-                    self.array.program_pslc(stripe, pslc.program_ns);
-                }
-            }
-            None => self.ftl.pad_stripe(self.pool, self.array.slots_per_stripe, &mut self.array),
-        }
     }
 
     /// Carries out what the device does by itself up to `now`: writes out units that have waited
@@ -303,9 +299,9 @@ impl Ssd {
                 self.write_out(unit, &partial, due)?;
             }
         }
-        if self.last_write_at <= waited && self.array.has_open_stripe() {
+        if self.last_write_at <= waited && self.array.has_open_stripes() {
             self.array.host_time = self.array.host_time.max(self.last_write_at + self.persist_ns);
-            self.pad_open_stripe();
+            self.pad_open_stripes();
         }
         self.fold_while_idle(now)?;
         self.flush_map(now);

@@ -83,7 +83,11 @@ pub(super) struct Victim {
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     pub first_block: u32,
+    /// Of the stream that the host writes to.
     pub host: OpenBlock,
+    stream: usize,
+    /// Open blocks of the other streams, by stream.
+    pub parked: Vec<OpenBlock>,
     /// Unused when the frontier is shared.
     pub clean: OpenBlock,
     pub frontiers: Frontiers,
@@ -121,6 +125,8 @@ impl Pool {
         Self {
             first_block,
             host: nothing,
+            stream: 0,
+            parked: vec![nothing; config.streams as usize],
             clean: nothing,
             frontiers: config.frontiers,
             free,
@@ -129,6 +135,17 @@ impl Pool {
             live_slots: 0,
             bad_blocks: 0,
             erases_since_wear_check: 0,
+        }
+    }
+
+    /// Host data goes to the open block of `stream` from now on.
+    #[inline]
+    pub(super) fn select_stream(&mut self, stream: usize) {
+        if stream != self.stream {
+            let nothing = OpenBlock { block: NONE, ..self.host };
+            self.parked[self.stream] = self.host;
+            self.host = std::mem::replace(&mut self.parked[stream], nothing);
+            self.stream = stream;
         }
     }
 

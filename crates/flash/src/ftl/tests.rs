@@ -79,6 +79,7 @@ fn any_shape() -> impl Strategy<Value = FtlConfig> {
                 blocks_per_pool: 14,
                 pools,
                 reserve_blocks: 1 + gap % 2,
+                streams: 1,
                 frontiers,
                 policy,
                 pace,

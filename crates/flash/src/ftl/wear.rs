@@ -105,10 +105,7 @@ impl Ftl {
 
     /// Slots a pool can hold live and still clean.
     fn pool_room(&self, pool: usize) -> u64 {
-        let open = match self.config.frontiers {
-            Frontiers::Apart => 2,
-            Frontiers::Shared => 1,
-        };
+        let open = self.config.streams + u32::from(self.config.frontiers == Frontiers::Apart);
         let kept = self.config.blocks_per_pool - self.pools[pool].bad_blocks;
         let blocks = kept.saturating_sub(self.config.reserve_blocks + open);
         // A block may end in slots too few for another unit.

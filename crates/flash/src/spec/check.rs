@@ -1,7 +1,7 @@
 //! Checks of a device description: an impossible one is refused in one line.
 
 use super::error::{SpecError, SpecFlaw};
-use super::{CleaningPolicy, DeviceSpec, DiskSpec, DramSpec, FlashSpec, MediaSpec};
+use super::{CleaningPolicy, DeviceSpec, DiskSpec, DramSpec, FlashSpec, MediaSpec, Plp, ZonesSpec};
 
 /// Slots are numbered with 32 bits and the highest number means "none".
 const MAX_SLOTS: u128 = u32::MAX as u128 - 1;
@@ -125,9 +125,13 @@ impl DeviceSpec {
             let flaw = SpecFlaw::CacheExceedsFlash { cache_bytes, flash_bytes };
             return c.fail("media.flash.cache.bytes", flaw);
         }
+        c.range("media.flash.ftl.streams", f64::from(flash.ftl.streams), 1.0, 64.0)?;
         check_modern(c, flash)?;
         self.check_units(c, flash)?;
-        self.check_room(c, flash)
+        match &flash.zones {
+            None => self.check_room(c, flash),
+            Some(zones) => self.check_zones(c, flash, zones),
+        }
     }
 
     fn check_units(&self, c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
@@ -162,6 +166,40 @@ impl DeviceSpec {
         }
         if self.offered_bytes() / u64::from(unit) == 0 {
             return c.fail(field, SpecFlaw::UnitExceedsCapacity { unit_bytes: unit });
+        }
+        Ok(())
+    }
+
+    fn check_zones(
+        &self,
+        c: &Checker<'_>,
+        flash: &FlashSpec,
+        zones: &ZonesSpec,
+    ) -> Result<(), SpecError> {
+        c.range("media.flash.zones.max_active", f64::from(zones.max_active), 1.0, 1024.0)?;
+        let most = f64::from(zones.max_active);
+        c.range("media.flash.zones.max_open", f64::from(zones.max_open), 1.0, most)?;
+        let is_plain = flash.controller.compression.is_none()
+            && flash.pslc.is_none()
+            && flash.map_memory.is_none()
+            && flash.thermal.is_none()
+            && flash.ftl.streams == 1
+            && flash.ftl.map_journal_units == 0
+            && flash.ftl.read_disturb_reads == 0;
+        if flash.cache.plp != Plp::Full || !is_plain {
+            return c.fail("media.flash.zones", SpecFlaw::ZonesNotPlain);
+        }
+        let layout = flash.layout();
+        let slots = layout.total_slots();
+        if slots > MAX_SLOTS {
+            let flaw = SpecFlaw::TooManySlots { slots, limit: MAX_SLOTS };
+            return c.fail("media.flash.geometry", flaw);
+        }
+        let zone_bytes = u64::from(layout.slots_per_block) * u64::from(layout.slot_bytes);
+        let offered_bytes = self.offered_bytes();
+        let left_bytes = slots * u128::from(layout.slot_bytes);
+        if u128::from(offered_bytes) > left_bytes || offered_bytes < zone_bytes {
+            return c.fail("media.flash.geometry", SpecFlaw::NoRoom { offered_bytes, left_bytes });
         }
         Ok(())
     }
@@ -212,6 +250,9 @@ fn check_modern(c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
         c.range("media.flash.pslc.static_bytes", pslc.static_bytes as f64, 0.0, most)?;
         if flash.controller.compression.is_some() {
             return c.fail("media.flash.pslc", SpecFlaw::PslcCompresses);
+        }
+        if flash.ftl.streams > 1 {
+            return c.fail("media.flash.pslc", SpecFlaw::PslcHasStreams);
         }
     }
     if let Some(map) = &flash.map_memory {

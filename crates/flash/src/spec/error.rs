@@ -66,6 +66,13 @@ pub enum SpecFlaw {
     NoChoices,
     /// A pSLC cache in front of blocks that compress.
     PslcCompresses,
+    /// The device has no zones.
+    NoZones,
+    /// Zones together with a part that only a translation layer has, or without power-loss
+    /// protection.
+    ZonesNotPlain,
+    /// A pSLC cache, which takes all writes, in front of streams.
+    PslcHasStreams,
     /// The cache is larger than the flash.
     CacheExceedsFlash {
         /// Bytes of the cache.
@@ -170,6 +177,12 @@ impl fmt::Display for SpecFlaw {
             Self::NothingOffered => f.write_str("less than one 4 KiB block is offered"),
             Self::NoChoices => f.write_str("d-choices = 0 chooses nothing"),
             Self::PslcCompresses => f.write_str("a pSLC cache and compression do not go together"),
+            Self::NoZones => f.write_str("the device has no zones"),
+            Self::ZonesNotPlain => f.write_str(
+                "zones take cache.plp = \"full\" and no compression, pSLC cache, map in part in \
+                 memory, map journal, streams, read disturb or thermal limit",
+            ),
+            Self::PslcHasStreams => f.write_str("a pSLC cache and streams do not go together"),
             Self::CacheExceedsFlash { cache_bytes, flash_bytes } => {
                 write!(f, "{cache_bytes} is more than the {flash_bytes} bytes of flash")
             }

@@ -27,6 +27,25 @@ impl PslcSpec {
     }
 }
 
+/// Zones instead of a translation layer (NVMe ZNS): each is one superblock, which the host writes
+/// in order and resets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZonesSpec {
+    /// Zones that may be open at once; beyond it the one written longest ago is closed. Default 14.
+    #[serde(default = "ZonesSpec::default_most")]
+    pub max_open: u32,
+    /// Zones that may be partly written at once; a write to one more is refused. Default 14.
+    #[serde(default = "ZonesSpec::default_most")]
+    pub max_active: u32,
+}
+
+impl ZonesSpec {
+    fn default_most() -> u32 {
+        14
+    }
+}
+
 /// The part of the map that is in memory, of the controller or of the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

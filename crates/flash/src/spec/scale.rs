@@ -23,6 +23,8 @@ pub(crate) struct Layout {
     pub slots_per_unit: u32,
     /// Whether moved data has its own open block.
     pub frontiers: Frontiers,
+    /// Streams of host data.
+    pub streams: u32,
 }
 
 impl Layout {
@@ -31,10 +33,7 @@ impl Layout {
     }
 
     pub(crate) fn open_blocks(&self) -> u64 {
-        match self.frontiers {
-            Frontiers::Apart => 2,
-            Frontiers::Shared => 1,
-        }
+        u64::from(self.streams) + u64::from(self.frontiers == Frontiers::Apart)
     }
 }
 
@@ -71,6 +70,8 @@ impl FlashSpec {
             slot_bytes,
             slots_per_unit: unit / slot_bytes,
             frontiers: self.ftl.frontiers,
+            // Each active zone has an open stripe, as each stream has.
+            streams: self.zones.as_ref().map_or(self.ftl.streams, |zones| zones.max_active),
         }
     }
 }

@@ -14,15 +14,44 @@ use crate::ftl::{Media, NONE, Origin};
 use crate::link::{ns, ps_per_byte};
 use crate::spec::{FlashSpec, Plp};
 
+/// The place belongs to a unit of an open stripe: it is free at no known time.
+const HELD: u64 = u64::MAX;
+
 /// A program not yet known done: when it ends, and its first slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scheduled {
+pub(crate) struct Scheduled {
     pub done: u64,
     pub slot: u32,
 }
 
+/// The open superblock of a stream of host data, with what waits for its last stripe.
 #[derive(Clone, Debug)]
-pub(super) struct Array {
+struct OpenStripe {
+    /// The superblock, whose stripes carry units of the write buffer.
+    block: u32,
+    /// The slot after the last one filled in that superblock.
+    next_slot: u32,
+    /// Places, and pending writes, whose stripe is not complete.
+    places: Vec<u32>,
+    writes: Vec<u64>,
+}
+
+impl OpenStripe {
+    fn none() -> Self {
+        Self { block: NONE, next_slot: 0, places: Vec::new(), writes: Vec::new() }
+    }
+
+    /// Whether a slot of `block` is in the write buffer because its stripe is not full. Only the
+    /// last stripe of the superblock is open, and `next_slot` lies in it.
+    fn holds(&self, block: u32, end_slot: u32, slots_per_stripe: u32) -> bool {
+        !self.places.is_empty()
+            && block == self.block
+            && end_slot > self.next_slot - self.next_slot % slots_per_stripe
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Array {
     dies_per_pool: u32,
     slots_per_block: u32,
     pub slots_per_stripe: u32,
@@ -41,10 +70,11 @@ pub(super) struct Array {
     pub horizon: u64,
     /// When the data being written is in the buffer.
     pub host_time: u64,
-    /// The host's open superblock, whose stripes carry units of the write buffer.
-    host_block: u32,
-    /// The slot after the last one filled in that superblock.
-    next_host_slot: u32,
+    /// Of the stream that the host writes to.
+    open: OpenStripe,
+    stream: usize,
+    /// Of the other streams, by stream.
+    parked: Vec<OpenStripe>,
     /// Page (as slot / slots_per_page) of the last unit cleaning read: one read serves a page.
     last_read_page: u32,
     /// When that read ends.
@@ -53,14 +83,11 @@ pub(super) struct Array {
     /// slot: of a compressing controller a granule, otherwise a unit.
     places: Vec<u64>,
     next_place: usize,
-    /// Places, and pending writes, whose stripe is not complete.
-    open_places: Vec<u32>,
-    open_writes: Vec<u64>,
     /// Pending writes that the unit the host appends next makes durable.
     pub incoming: Vec<u64>,
     /// When the last complete stripe of host data will be programmed, over all of them.
     pub host_done: u64,
-    pub pending: Pending,
+    pub(super) pending: Pending,
     /// By die, programs around the present, kept only where one may ruin its neighbor.
     pub scheduled: Option<Vec<VecDeque<Scheduled>>>,
     map_journal_units: u32,
@@ -79,7 +106,7 @@ pub(super) struct Array {
 }
 
 impl Array {
-    pub(super) fn new(flash: &FlashSpec, seed: u64) -> Self {
+    pub(crate) fn new(flash: &FlashSpec, seed: u64) -> Self {
         let layout = flash.layout();
         let dies = layout.pools * layout.dies_per_pool;
         let stripe_bytes = u64::from(layout.slots_per_stripe) * u64::from(layout.slot_bytes);
@@ -88,7 +115,9 @@ impl Array {
         // At least a stripe for every die, or programs could not overlap. And two stripes with a
         // unit that begins in one and ends in the next, or a place could wait for its own stripe.
         let least = (stripe * u64::from(dies)).max(2 * stripe + u64::from(layout.slots_per_unit));
-        let places = (flash.cache.bytes / u64::from(layout.slot_bytes)).max(least) as usize;
+        // Open stripes of other streams hold places for as long as they like.
+        let held = stripe * u64::from(layout.streams - 1);
+        let places = (flash.cache.bytes / u64::from(layout.slot_bytes)).max(least + held) as usize;
         let keeps_schedule = flash.cache.paired_pages && flash.cache.plp != Plp::Full;
         Self {
             dies_per_pool: layout.dies_per_pool,
@@ -110,14 +139,13 @@ impl Array {
             channels: vec![Calendar::default(); flash.geometry.channels as usize],
             horizon: 0,
             host_time: 0,
-            host_block: NONE,
-            next_host_slot: 0,
+            open: OpenStripe::none(),
+            stream: 0,
+            parked: vec![OpenStripe::none(); layout.streams as usize],
             last_read_page: NONE,
             last_read_done: 0,
             places: vec![0; places],
             next_place: 0,
-            open_places: Vec::new(),
-            open_writes: Vec::new(),
             incoming: Vec::new(),
             host_done: 0,
             pending: Pending::new(flash),
@@ -138,47 +166,66 @@ impl Array {
         }
     }
 
-    pub(super) fn die_count(&self) -> u32 {
+    pub(crate) fn die_count(&self) -> u32 {
         self.dies.len() as u32
     }
 
     /// Places of the write buffer.
-    pub(super) fn places(&self) -> usize {
+    pub(crate) fn places(&self) -> usize {
         self.places.len()
+    }
+
+    /// What the host writes from now on belongs to `stream`.
+    pub(crate) fn select_stream(&mut self, stream: usize) {
+        if stream != self.stream {
+            std::mem::swap(&mut self.open, &mut self.parked[self.stream]);
+            std::mem::swap(&mut self.open, &mut self.parked[stream]);
+            self.stream = stream;
+        }
     }
 
     /// When the write buffer has room for the next unit, which fills `slots`.
     #[inline]
-    pub(super) fn room_at(&self, slots: u32) -> u64 {
+    pub(crate) fn room_at(&self, slots: u32) -> u64 {
         let mut place = self.next_place;
         let mut free = 0;
         for _ in 0..slots {
+            place = self.not_held(place);
             free = free.max(self.places[place]);
-            place += 1;
-            if place == self.places.len() {
-                place = 0;
-            }
+            place = self.place_after(place);
         }
         free
     }
 
+    #[inline]
+    fn place_after(&self, place: usize) -> usize {
+        if place + 1 == self.places.len() { 0 } else { place + 1 }
+    }
+
+    /// The first place from `place` on that no open stripe holds. There are more places than open
+    /// stripes have units.
+    #[inline]
+    fn not_held(&self, mut place: usize) -> usize {
+        while self.places[place] == HELD {
+            place = self.place_after(place);
+        }
+        place
+    }
+
     /// Gives the unit just appended the next places.
     #[inline]
-    pub(super) fn take_places(&mut self, slots: u32) {
+    pub(crate) fn take_places(&mut self, slots: u32) {
         for _ in 0..slots {
-            self.open_places.push(self.next_place as u32);
-            // Taken by a unit of an open stripe: free at no known time.
-            self.places[self.next_place] = u64::MAX;
-            self.next_place += 1;
-            if self.next_place == self.places.len() {
-                self.next_place = 0;
-            }
+            let place = self.not_held(self.next_place);
+            self.open.places.push(place as u32);
+            self.places[place] = HELD;
+            self.next_place = self.place_after(place);
         }
-        self.open_writes.append(&mut self.incoming);
+        self.open.writes.append(&mut self.incoming);
     }
 
     /// First slots of the stripes programmed just before one that is being programmed at `now`.
-    pub(super) fn neighbors_of_interrupted(&self, now: u64) -> Vec<u32> {
+    pub(crate) fn neighbors_of_interrupted(&self, now: u64) -> Vec<u32> {
         let queues = self.scheduled.iter().flatten();
         let neighbor = |queue: &VecDeque<Scheduled>| {
             let next = queue.iter().position(|program| program.done > now)?;
@@ -189,12 +236,17 @@ impl Array {
     }
 
     /// Whether a unit of the write buffer waits for its stripe to fill.
-    pub(super) fn has_open_stripe(&self) -> bool {
-        !self.open_places.is_empty()
+    pub(crate) fn has_open_stripe(&self) -> bool {
+        !self.open.places.is_empty()
+    }
+
+    /// Whether a unit of any stream does.
+    pub(crate) fn has_open_stripes(&self) -> bool {
+        self.has_open_stripe() || self.parked.iter().any(|open| !open.places.is_empty())
     }
 
     /// When all dies have done what is queued.
-    pub(super) fn all_free(&self) -> u64 {
+    pub(crate) fn all_free(&self) -> u64 {
         self.dies.iter().map(Die::free).max().unwrap_or(0)
     }
 
@@ -206,7 +258,7 @@ impl Array {
     }
 
     /// Busy time of all dies up to `now`.
-    pub(super) fn busy_until(&self, now: u64) -> BusyTimes {
+    pub(crate) fn busy_until(&self, now: u64) -> BusyTimes {
         self.dies.iter().map(|die| die.busy_until(now)).fold(BusyTimes::default(), |sum, die| {
             BusyTimes {
                 read_ns: sum.read_ns + die.read_ns,
@@ -253,7 +305,7 @@ impl Array {
             }
             queue.push_back(Scheduled { done, slot: first_slot });
         }
-        if block != self.host_block {
+        if block != self.open.block {
             return;
         }
         self.settle(done);
@@ -261,19 +313,19 @@ impl Array {
 
     /// What is in the open stripe is on flash at `done`.
     fn settle(&mut self, done: u64) {
-        for &place in &self.open_places {
+        for &place in &self.open.places {
             self.places[place as usize] = done;
         }
-        self.open_places.clear();
-        for &write in &self.open_writes {
+        self.open.places.clear();
+        for &write in &self.open.writes {
             self.pending.programmed(write, done);
         }
-        self.open_writes.clear();
+        self.open.writes.clear();
         self.host_done = self.host_done.max(done);
     }
 
     /// Programs a stripe of the pSLC cache; stripes take the dies in turn.
-    pub(super) fn program_pslc(&mut self, stripe: u64, program_ns: u64) {
+    pub(crate) fn program_pslc(&mut self, stripe: u64, program_ns: u64) {
         let die = self.die_of_stripe(stripe);
         let done = self.program_for(die, self.host_time, program_ns);
         self.settle(done);
@@ -284,7 +336,7 @@ impl Array {
     }
 
     /// The host reads a unit of the pSLC cache. Returns when its data is in the controller.
-    pub(super) fn read_pslc(&mut self, stripe: u64, read_ns: u64, now: u64) -> u64 {
+    pub(crate) fn read_pslc(&mut self, stripe: u64, read_ns: u64, now: u64) -> u64 {
         let (bytes_ns, suspend) = (self.bytes_ns(1), self.suspend);
         let (die, channel) = self.die_and_channel(self.die_of_stripe(stripe));
         let ready = die.read(now, read_ns, suspend);
@@ -292,7 +344,7 @@ impl Array {
     }
 
     /// A stripe of the pSLC cache is read in order to move it on.
-    pub(super) fn fold_read(&mut self, stripe: u64, read_ns: u64) {
+    pub(crate) fn fold_read(&mut self, stripe: u64, read_ns: u64) {
         let (host_time, stripe_ns) = (self.host_time, self.stripe_ns);
         let (die, channel) = self.die_and_channel(self.die_of_stripe(stripe));
         let done = die.append(Work::CleanRead, host_time, read_ns);
@@ -300,14 +352,14 @@ impl Array {
     }
 
     /// Blocks of all dies, which were part of the pSLC cache, are erased.
-    pub(super) fn erase_pslc(&mut self) {
+    pub(crate) fn erase_pslc(&mut self) {
         for die in &mut self.dies {
             die.append(Work::Erase, self.host_time, self.erase_ns);
         }
     }
 
     /// Reads a page of the map. Returns when it is in the controller.
-    pub(super) fn read_map(&mut self, page: u32, now: u64) -> u64 {
+    pub(crate) fn read_map(&mut self, page: u32, now: u64) -> u64 {
         let bytes = u64::from(self.slots_per_page * self.slot_bytes);
         let page_ns = bytes * self.channel_ps_per_byte / 1000;
         let (read_ns, suspend) = (self.read_ns, self.suspend);
@@ -317,7 +369,7 @@ impl Array {
     }
 
     /// One page of map, on the dies in turn.
-    pub(super) fn program_map(&mut self, ready: u64) -> u64 {
+    pub(crate) fn program_map(&mut self, ready: u64) -> u64 {
         self.journal_die = (self.journal_die + 1) % self.die_count();
         self.map_programs += 1;
         self.program_stripe(self.journal_die as usize, ready)
@@ -325,7 +377,7 @@ impl Array {
 
     /// The host reads a unit's slots. Returns when its data is in the controller. `same_page` is
     /// whether the page was just read for the same request.
-    pub(super) fn host_read(&mut self, slot: u32, slots: u32, same_page: bool, now: u64) -> u64 {
+    pub(crate) fn host_read(&mut self, slot: u32, slots: u32, same_page: bool, now: u64) -> u64 {
         if self.is_buffered(slot, slots) {
             return now;
         }
@@ -364,26 +416,25 @@ impl Array {
 
     /// Whether a slot is still in the write buffer because its stripe is not full.
     fn is_buffered(&self, slot: u32, slots: u32) -> bool {
-        if !self.has_open_stripe() || slot / self.slots_per_block != self.host_block {
-            return false;
-        }
-        // Only the last stripe of the host's block is open, and `next_host_slot` lies in it.
-        let next = self.next_host_slot;
-        slot + slots > next - next % self.slots_per_stripe
+        let (block, end) = (slot / self.slots_per_block, slot + slots);
+        self.open.holds(block, end, self.slots_per_stripe)
+            || self.parked.iter().any(|open| open.holds(block, end, self.slots_per_stripe))
     }
 
     /// Two units lie in one page.
-    pub(super) fn same_page(&self, one: u32, other: u32) -> bool {
+    pub(crate) fn same_page(&self, one: u32, other: u32) -> bool {
         one / self.slots_per_page == other / self.slots_per_page
     }
 
     /// Ends all work at `now`: power is gone. The dies are idle from `idle_from` on.
-    pub(super) fn cut(&mut self, now: u64, idle_from: u64) {
+    pub(crate) fn cut(&mut self, now: u64, idle_from: u64) {
         self.dies.iter_mut().for_each(|die| die.cut(now, idle_from));
         self.channels.iter_mut().for_each(Calendar::clear);
         self.places.fill(idle_from);
-        self.open_places.clear();
-        self.open_writes.clear();
+        for open in self.parked.iter_mut().chain([&mut self.open]) {
+            open.places.clear();
+            open.writes.clear();
+        }
         self.incoming.clear();
         self.host_time = idle_from;
         self.host_done = idle_from;
@@ -398,12 +449,12 @@ impl Media for Array {
     fn program(&mut self, slot: u32, slots: u32, origin: Origin) {
         let block = slot / self.slots_per_block;
         if origin == Origin::Host {
-            self.host_block = block;
-            self.next_host_slot = slot + slots;
+            self.open.block = block;
+            self.open.next_slot = slot + slots;
         } else if origin == Origin::Fold {
-            self.host_block = NONE;
-        } else if block == self.host_block {
-            self.next_host_slot = slot + slots;
+            self.open.block = NONE;
+        } else if block == self.open.block {
+            self.open.next_slot = slot + slots;
         }
         let first = slot - block * self.slots_per_block;
         let (begin, end) = (first / self.slots_per_stripe, (first + slots) / self.slots_per_stripe);

@@ -44,7 +44,7 @@ impl SuspendRule {
 
 /// Busy time by kind of work.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BusyTimes {
+pub(crate) struct BusyTimes {
     pub read_ns: u128,
     pub program_ns: u128,
     pub erase_ns: u128,

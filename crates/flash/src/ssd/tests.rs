@@ -4,9 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Content;
-use crate::spec::FlashSpec;
+use crate::spec::{CleaningPolicy, FlashSpec};
 
 mod modern;
+mod streams;
 
 const PAGE: &str = r#"
 name = "small"

@@ -37,7 +37,8 @@ impl Ftl {
                 self.state[blocks.clone()].iter().filter(|state| **state == wanted).count()
             };
             assert_eq!(pool.free.len(), count(BlockState::Free), "free, pool {number}");
-            let open = [pool.host, pool.clean].iter().filter(|open| open.block != NONE).count();
+            let open = pool.parked.iter().chain([&pool.host, &pool.clean]);
+            let open = open.filter(|open| open.block != NONE).count();
             assert_eq!(open, count(BlockState::Open), "being filled, pool {number}");
             let victims = usize::from(pool.victim.is_some());
             assert_eq!(victims, count(BlockState::Cleaning), "being cleaned, pool {number}");
