@@ -12,7 +12,8 @@ import os
 import subprocess
 import tempfile
 
-NUMBERS = ("phase", "offset_bytes", "len_bytes", "fua", "submitted_ns", "completed_ns", "response_ns")
+NUMBERS = ("phase", "offset_bytes", "len_bytes", "fua", "stream")
+NUMBERS += ("submitted_ns", "completed_ns", "response_ns")
 
 
 class LabError(Exception):

@@ -474,7 +474,7 @@ pub(crate) fn request_of(ask: Ask, load: &Load, stored: Option<u16>) -> Request<
         AskKind::Trim => return Request::trim(ask.offset_bytes, len),
         AskKind::Write => {}
     }
-    let write = Request::write(ask.offset_bytes, len);
+    let write = Request::write(ask.offset_bytes, len).on_stream(ask.stream);
     let write = match stored {
         Some(thousandths) => write.with(Content::Stored(thousandths)),
         None => write,

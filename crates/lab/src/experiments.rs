@@ -17,6 +17,7 @@ mod endurance;
 mod figures;
 mod hybrid;
 mod loads;
+mod logs;
 mod mixed;
 mod power_cut;
 mod price;
@@ -102,6 +103,7 @@ pub(crate) const PLANS: &[Plan] = &[
     content::PLAN,
     mixed::PLAN,
     loads::PLAN,
+    logs::PLAN,
     attachment::PLAN,
     zil_pattern::PLAN,
     endurance::PLAN,

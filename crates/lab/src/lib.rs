@@ -10,6 +10,7 @@ mod files;
 mod hash;
 pub mod hybrid;
 pub mod load;
+pub mod logs;
 pub mod mirror;
 mod operations;
 pub mod recorded;

@@ -68,6 +68,25 @@ fn default_workers() -> u32 {
     1
 }
 
+/// How a load sorts its writes into streams of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Streams {
+    /// All in stream 0.
+    #[default]
+    One,
+    /// Each worker's in a stream of its own.
+    Workers,
+    /// The first part of the span, up to this share of it, in stream 1, and the rest in stream 0.
+    Split(f64),
+}
+
+impl Streams {
+    fn is_one(&self) -> bool {
+        *self == Self::One
+    }
+}
+
 /// Requests that one load may keep outstanding: the most that one NVMe queue holds.
 const MAX_OUTSTANDING: u32 = 65_536;
 
@@ -114,6 +133,9 @@ pub struct Load {
     /// Whether each write must be durable before it completes.
     #[serde(default)]
     pub fua: bool,
+    /// How writes are sorted into streams, where the device has several.
+    #[serde(default, skip_serializing_if = "Streams::is_one")]
+    pub streams: Streams,
 }
 
 impl Default for Load {
@@ -132,6 +154,7 @@ impl Default for Load {
             span_bytes: 0,
             content: Content::PseudoRandom,
             fua: false,
+            streams: Streams::One,
         }
     }
 }
@@ -150,6 +173,11 @@ impl Load {
             if !(0.0..=1.0).contains(&value) {
                 return Err(LabError::field("load", field, value, "from 0 to 1"));
             }
+        }
+        if let Streams::Split(share) = self.streams
+            && !(0.0..=1.0).contains(&share)
+        {
+            return Err(LabError::field("load", "streams.split", share, "from 0 to 1"));
         }
         self.places.check()?;
         self.arrivals.check()?;
@@ -197,6 +225,7 @@ pub(crate) struct Ask {
     pub kind: AskKind,
     pub offset_bytes: u64,
     pub len_bytes: u32,
+    pub stream: u8,
 }
 
 /// The stream of requests of a [`Load`] on a device of a given size.
@@ -208,6 +237,9 @@ pub(crate) struct Asks {
     random_threshold: u64,
     trim_threshold: u64,
     places: PlaceDraw,
+    /// Places below this are of stream 1.
+    split: u64,
+    by_worker: bool,
     align: u64,
     offset: u64,
     end: u64,
@@ -244,6 +276,11 @@ impl Asks {
             random_threshold: threshold(load.random_share),
             trim_threshold: threshold(load.trim_share),
             places: PlaceDraw::new(load.places, places),
+            split: match load.streams {
+                Streams::Split(share) => load.offset_bytes + (room as f64 * share) as u64,
+                Streams::One | Streams::Workers => 0,
+            },
+            by_worker: load.streams == Streams::Workers,
             align,
             offset: load.offset_bytes,
             end,
@@ -271,7 +308,8 @@ impl Asks {
             (_, true) => AskKind::Read,
             _ => AskKind::Write,
         };
-        let ask = Ask { kind, offset_bytes: *position, len_bytes: self.block as u32 };
+        let stream = if self.by_worker { worker as u8 } else { u8::from(*position < self.split) };
+        let ask = Ask { kind, offset_bytes: *position, len_bytes: self.block as u32, stream };
         *position += self.block;
         ask
     }

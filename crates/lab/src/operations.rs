@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The columns.
 pub(crate) const HEADING: &str =
-    "phase,kind,offset_bytes,len_bytes,fua,submitted_ns,completed_ns,response_ns,status";
+    "phase,kind,offset_bytes,len_bytes,fua,stream,submitted_ns,completed_ns,response_ns,status";
 
 /// A file that operations are appended to, in the order of their submission.
 pub(crate) struct OperationLog {
@@ -55,11 +55,12 @@ impl OperationLog {
         };
         let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
         let (phase, fua, completed_ns) = (self.phase, u8::from(request.fua), done.at.0);
+        let stream = request.stream;
         let response_ns = completed_ns - submitted_ns;
         writeln!(
             self.out,
-            "{phase},{kind},{offset_bytes},{len_bytes},{fua},{submitted_ns},{completed_ns},\
-             {response_ns},{status}"
+            "{phase},{kind},{offset_bytes},{len_bytes},{fua},{stream},\
+             {submitted_ns},{completed_ns},{response_ns},{status}"
         )
         .map_err(|cause| self.failed(cause))
     }

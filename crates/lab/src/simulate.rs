@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// What `forebay simulate` takes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
-    /// figures, sensitivity, degradation, alignment, content, mixed, loads, attachment,
+    /// figures, sensitivity, degradation, alignment, content, mixed, loads, logs, attachment,
     /// zil-pattern, endurance, price, wear, hybrid, power-cut, summary, all; or run or sweep, with
     /// a file
     #[arg(required_unless_present_any = ["list", "show"])]

@@ -3,6 +3,7 @@
 use crate::LabError;
 use crate::cut::{Cut, CutOutcome};
 use crate::hybrid::{Hybrid, HybridOutcome};
+use crate::logs::{Logs, LogsOutcome};
 use crate::mirror::{Mirror, MirrorOutcome};
 use crate::shared::{Shared, SharedOutcome};
 use crate::timeline::{Timeline, TimelineOutcome};
@@ -28,6 +29,8 @@ pub enum Task {
     Wear(Box<Wear>),
     /// A pool of slow devices with a log and a cache device.
     Hybrid(Box<Hybrid>),
+    /// Several logs on one device.
+    Logs(Box<Logs>),
 }
 
 /// What came out of a [`Task`] of the same name.
@@ -48,6 +51,8 @@ pub enum Outcome {
     Wear(WearOutcome),
     /// Of a pool of slow devices.
     Hybrid(Box<HybridOutcome>),
+    /// Of several logs.
+    Logs(LogsOutcome),
 }
 
 impl Task {
@@ -61,6 +66,7 @@ impl Task {
             Self::Cut(task) => task.run().map(Outcome::Cut),
             Self::Wear(task) => task.run().map(Outcome::Wear),
             Self::Hybrid(task) => task.run().map(|outcome| Outcome::Hybrid(Box::new(outcome))),
+            Self::Logs(task) => task.run().map(Outcome::Logs),
         }
     }
 }
@@ -87,3 +93,4 @@ outcome_of!(mirror, Mirror, MirrorOutcome);
 outcome_of!(cut, Cut, CutOutcome);
 outcome_of!(wear, Wear, WearOutcome);
 outcome_of!(hybrid, Hybrid, HybridOutcome);
+outcome_of!(logs, Logs, LogsOutcome);
