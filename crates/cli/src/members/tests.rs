@@ -15,6 +15,7 @@ fn device(path: &str) -> VdevStatus {
         note: None,
         protection: None,
         memory: None,
+        objects: None,
         size_bytes: 1 << 26,
         space: None,
         io: IoCounts::default(),

@@ -42,6 +42,7 @@ fn ssd(plp: Plp, cache_bytes: u64) -> DeviceSpec {
             retry_reads: 0,
         },
         ftl: forebay_flash::FtlSpec::default(),
+        zones: None,
         controller: forebay_flash::ControllerSpec::default(),
         cache: CacheSpec { bytes: cache_bytes, plp, ..CacheSpec::default() },
         endurance: forebay_flash::EnduranceSpec::default(),

@@ -28,6 +28,7 @@ fn device(name: &str, state: Health) -> VdevStatus {
         note: None,
         protection: None,
         memory: None,
+        objects: None,
         size_bytes: 1 << 30,
         space: None,
         io: IoCounts::default(),
