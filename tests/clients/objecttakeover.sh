@@ -143,7 +143,7 @@ again() { # SEED: the first host has the pool again, with both sides
 }
 whole() { [ "$(first pool list -H -o health p)" = ONLINE ]; }
 events="killed still cut unstored"
-[ "$LONG" = 0 ] || events=$(for _ in $(seq 13); do echo "$events"; done)
+[ "$LONG" = 0 ] || events=$(for _ in $(seq 6); do echo "$events"; done)
 number=1
 for event in $events; do
     say "the first host is $event"

@@ -180,7 +180,8 @@ impl PoolHandle {
         let stop = self.stop.clone().filter(|stop| !stop.is_asked());
         match &self.route {
             Route::Server(link) => self.ask_server(link, &request, &stop).await,
-            Route::Local(set) => self.ask_here(set, &request, &stop).await,
+            // On the heap: what a pool does is large, and every caller above would hold a copy.
+            Route::Local(set) => Box::pin(self.ask_here(set, &request, &stop)).await,
         }
     }
 

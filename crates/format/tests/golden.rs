@@ -4,6 +4,9 @@
 //! An intended change raises the structure's version, changes `docs/format.md`, and rewrites the
 //! files: `cargo test -p forebay-format --test golden -- --ignored`.
 
+#[path = "golden/objects.rs"]
+mod objects;
+
 use std::collections::BTreeMap;
 
 use forebay_format::Encoder;
@@ -28,7 +31,7 @@ use forebay_format::map_record::{
     Delta, HOLE_SEGMENT, LeafImage, LeafRun, ORIGIN_SEGMENT, decode_leaves, dedup_ref,
     encode_leaves,
 };
-use forebay_format::objects::{Checkpoint, Entry, Extent, ObjectId, Record};
+use forebay_format::objects::{Checkpoint, Entry};
 use forebay_format::packed::{Codec, PackedRef, Packer, Unit, unit_in};
 use forebay_format::snapshot::{Snapshot, SnapshotRecord};
 use forebay_format::superblock::{COUNTERS, JournalPosition, OLDEST_VERSION, Superblock, VERSION};
@@ -296,37 +299,6 @@ fn superblock_6() -> Superblock {
     Superblock { version: 6, ..superblock() }
 }
 
-fn object_entry() -> Entry {
-    let records = vec![
-        Record::Add { number: 3, first_block: 65_792, blocks: 4096 },
-        Record::Discard { first_block: 300, blocks: 1 << 20 },
-        Record::Page { block: 208, bytes: vec![9; 4096] },
-        Record::Register { key: 0x1122_3344_5566_7788 },
-        Record::Unregister,
-        Record::Reserve,
-        Record::Preempt { victim: 7 },
-        Record::Clear,
-    ];
-    Entry { position: 258, writer: 77, previous: 76, host: 5, records }
-}
-
-fn object_checkpoint() -> Checkpoint {
-    let (old, new) = (ObjectId { writer: 76, number: 9 }, ObjectId { writer: 77, number: 3 });
-    Checkpoint {
-        position: 258,
-        writer: 77,
-        size_bytes: 1 << 40,
-        holder: Some(5),
-        registrants: vec![(5, 50), (6, 60)],
-        pages: vec![(208, vec![9; 4096])],
-        objects: vec![(old, 16), (new, 4096)],
-        extents: vec![
-            Extent { first_block: 500, blocks: 7, object: old, at: 2 },
-            Extent { first_block: 65_792, blocks: 4096, object: new, at: 0 },
-        ],
-    }
-}
-
 fn superblock_7() -> Superblock {
     Superblock { version: 7, ..superblock() }
 }
@@ -508,8 +480,8 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("map-delta-sealed.bin", one_payload(sealed_delta().encode(4096))),
         ("snapshots.bin", snapshots_payload()),
         ("fingerprints.bin", fingerprints().encode()),
-        ("object-entry.bin", object_entry().encode()),
-        ("object-checkpoint.bin", object_checkpoint().encode()),
+        ("object-entry.bin", objects::entry().encode()),
+        ("object-checkpoint.bin", objects::checkpoint().encode()),
         ("packed-block.bin", packed_blocks().2),
         ("map-leaves.bin", one_payload(encode_leaves(&leaves(), 16 << 10))),
         ("cache-header.bin", cache_header().encode()),
@@ -551,8 +523,8 @@ fn decoders_read_golden_bytes() {
     assert_eq!(Delta::decode(kept["map-delta-sealed.bin"]).unwrap(), sealed_delta());
     assert_eq!(SnapshotRecord::decode_all(kept["snapshots.bin"]).unwrap(), snapshots());
     assert_eq!(Fingerprints::decode(kept["fingerprints.bin"]).unwrap(), fingerprints());
-    assert_eq!(Entry::decode(kept["object-entry.bin"]).unwrap(), object_entry());
-    assert_eq!(Checkpoint::decode(kept["object-checkpoint.bin"]).unwrap(), object_checkpoint());
+    assert_eq!(Entry::decode(kept["object-entry.bin"]).unwrap(), objects::entry());
+    assert_eq!(Checkpoint::decode(kept["object-checkpoint.bin"]).unwrap(), objects::checkpoint());
     assert_eq!(decode_leaves(kept["map-leaves.bin"]).unwrap(), leaves());
 
     assert_eq!(CacheHeader::decode(kept["cache-header.bin"]).unwrap(), cache_header());

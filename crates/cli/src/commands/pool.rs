@@ -89,7 +89,7 @@ pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, 
         PoolCommand::Wait { activities, pool } => {
             scan::wait(access, &pool, names_of(&activities)).await
         }
-        change => change_devices(access, change).await,
+        change => Box::pin(change_devices(access, change)).await,
     }
 }
 
