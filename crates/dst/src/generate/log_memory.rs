@@ -79,6 +79,13 @@ pub(super) fn apply_mirrored(boot: &mut Boot, plan: &BootPlan<'_>) {
         return;
     }
     boot.memory_lost = !plan.is_first && rng.chance(MEMORY_LOST_PER_MILLE);
+    // A memory without its other side is not protected any more, and would be lost for good.
+    let sides: Vec<usize> = plan.spec.mirrored_memory_disks().map(|disk| disk + 1).collect();
+    let unprotects = |admin: &Admin| match admin {
+        Admin::Manage(Manage::Detach(disk)) => sides.contains(disk),
+        _ => false,
+    };
+    boot.admin.retain(|admin| !unprotects(admin));
     for disk in plan.spec.mirrored_memory_disks() {
         let other = disk + 1;
         let jobs = match rng.below(4) {
