@@ -70,6 +70,18 @@ loaded "a gateway that stood still"
 [ "$(health)" = ONLINE ] || fail "the pool is $(health)"
 counts ".retries > 0"
 
+say "it is away for longer than device_timeout: the pool is suspended, and goes on"
+run "$FOREBAY" pool set device_timeout=3 p
+load 4
+kill -9 $GATEWAY
+suspended() { [ "$(health)" = SUSPENDED ]; }
+await 30 "the pool is suspended" suspended
+gateway
+cleared() { "$FOREBAY" pool clear p && [ "$(health)" = ONLINE ]; }
+await 30 "the pool goes on" cleared
+loaded "a suspension"
+run "$FOREBAY" pool set device_timeout=3600 p
+
 say "kill -9 of the server, with the store away until it is back"
 load 3
 kill -9 $GATEWAY

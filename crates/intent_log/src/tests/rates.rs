@@ -12,7 +12,7 @@ use forebay_units::{DeviceId, Lba, Nanos, TxgId, VolumeId};
 use super::{POOL, stamped, start};
 use crate::{GroupCommit, IntentLog, LogConfig, LogRing, Record, Side};
 
-/// A device by what its commands take.
+/// How long the commands of a simulated device take, and how many it works on at once.
 #[derive(Clone, Copy)]
 struct Model {
     name: &'static str,
