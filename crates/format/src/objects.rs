@@ -300,6 +300,9 @@ impl Checkpoint {
         }
         for _ in 0..from.u64()? {
             let id = ObjectId { writer: from.u64()?, number: from.u64()? };
+            if found.objects.last().is_some_and(|(last, _)| *last >= id) {
+                return Err(from.error(FormatFlaw::UnknownKind { kind: 0 }));
+            }
             found.objects.push((id, from.u32()?));
         }
         let mut next_block = 0u64;
@@ -431,6 +434,9 @@ mod tests {
         let mut wrong = checkpoint();
         wrong.extents[1].blocks = 11;
         Checkpoint::decode(&wrong.encode()).unwrap_err();
+        let mut unordered = checkpoint();
+        unordered.objects.swap(0, 1);
+        Checkpoint::decode(&unordered.encode()).unwrap_err();
     }
 
     #[test]
