@@ -43,7 +43,7 @@ pub(crate) struct Chain {
     pub state: RefCell<State>,
     /// Whether the store has the device: one that was never written is not there.
     formatted: Cell<bool>,
-    /// The checkpoint that the state began with.
+    /// A checkpoint after which this process knows every entry.
     base: Cell<u64>,
     has_appended: Cell<bool>,
     /// Held while an entry is appended.
@@ -380,6 +380,8 @@ impl Chain {
         // that is gone for the end of the chain (see `has_base`).
         self.requests.delete(old.into_iter().map(checkpoint_name).collect()).await?;
         let oldest = kept[0];
+        // All after it is known here, and is not deleted while it is there.
+        self.base.set(oldest);
         self.checkpoints.replace(kept);
         let covered: Vec<u64> = {
             let mut covered = self.covered.borrow_mut();

@@ -91,9 +91,12 @@ impl Extents {
         all.map(|(_, extent)| cut(extent)).collect()
     }
 
-    /// Objects of which nothing is needed any more, since the last call.
+    /// Objects of which nothing is needed any more, since the last call. One that was put in its
+    /// own place is needed.
     pub fn take_unused(&mut self) -> Vec<ObjectId> {
-        std::mem::take(&mut self.unused)
+        let mut unused = std::mem::take(&mut self.unused);
+        unused.retain(|object| !self.objects.contains_key(object));
+        unused
     }
 
     /// Forgets all objects but those that `keep` accepts.
@@ -149,6 +152,15 @@ mod tests {
 
     fn whole(first_block: u64, blocks: u32, number: u64) -> Extent {
         Extent { first_block, blocks, object: object(number), at: 0 }
+    }
+
+    #[test]
+    fn an_object_in_its_own_place_is_needed() {
+        let mut extents = Extents::default();
+        extents.insert(whole(3, 8, 1));
+        extents.insert(whole(3, 8, 1));
+        assert_eq!(extents.take_unused(), []);
+        assert!(extents.holds(object(1)));
     }
 
     proptest! {

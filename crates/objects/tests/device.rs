@@ -159,6 +159,35 @@ fn a_machine_that_was_replaced_writes_nothing_more() {
 }
 
 #[test]
+fn an_owner_goes_on_when_another_machine_has_looked_in() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        take(&device, 1, None).await;
+        let other = open(&bucket, 2).await;
+        for round in 0..600 {
+            device.write(786_432, fill(4096, round), true).await.unwrap();
+            if round % 200 == 199 {
+                // An import that is refused.
+                let key = ReservationKey(2);
+                let change = ReservationChange::Register { key };
+                other.change_reservations(change).await.unwrap();
+                let change = ReservationChange::Unregister { key };
+                other.change_reservations(change).await.unwrap();
+                device.write((4 + round) << 16, fill(65_536, round), false).await.unwrap();
+                device.flush().await.unwrap();
+            }
+        }
+        rt::sleep(Nanos::from_secs(20)).await;
+        for device in [device, open(&bucket, 3).await] {
+            for round in [199, 399, 599] {
+                expect(&device, (4 + round) << 16, &fill(65_536, round)).await;
+            }
+        }
+    });
+}
+
+#[test]
 fn of_two_that_take_it_at_once_one_has_it() {
     for seed in 0..16 {
         Runtime::simulated(seed).block_on(async move {
