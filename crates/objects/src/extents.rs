@@ -78,8 +78,11 @@ impl Extents {
         }
     }
 
-    /// The parts of a range that an object has, in order.
+    /// The parts of a range that an object has, in order. An empty range has none.
     pub fn lookup(&self, first_block: u64, blocks: u64) -> Vec<Extent> {
+        if blocks == 0 {
+            return Vec::new();
+        }
         let end = first_block + blocks;
         let before = self.by_block.range(..first_block).next_back();
         let before = before.filter(|(_, e)| e.first_block + u64::from(e.blocks) > first_block);
@@ -152,6 +155,15 @@ mod tests {
 
     fn whole(first_block: u64, blocks: u32, number: u64) -> Extent {
         Extent { first_block, blocks, object: object(number), at: 0 }
+    }
+
+    #[test]
+    fn an_empty_range_has_no_parts() {
+        let mut extents = Extents::default();
+        extents.insert(whole(3, 8, 1));
+        for at in 2..12 {
+            assert_eq!(extents.lookup(at, 0), [], "at {at}");
+        }
     }
 
     #[test]

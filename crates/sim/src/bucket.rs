@@ -247,9 +247,11 @@ impl Store for BucketClient {
             let parts = found.ok_or(StoreError::Missing)?;
             let Some(range) = range else { return Ok(parts.to_vec()) };
             let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            if range.is_empty() || range.start >= all.len() as u64 {
+                return Err(StoreError::Refused { text: "416 InvalidRange".to_owned() });
+            }
             let end = (range.end as usize).min(all.len());
-            let start = (range.start as usize).min(end);
-            Ok(vec![IoBuf::copy_of(&all[start..end]).freeze()])
+            Ok(vec![IoBuf::copy_of(&all[range.start as usize..end]).freeze()])
         })
     }
 
