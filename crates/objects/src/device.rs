@@ -1,6 +1,6 @@
 //! The block device: reads, writes, flushes and reservations over a chain.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::{
@@ -10,7 +10,7 @@ use forebay_device::{
 use forebay_format::objects::{Extent, ObjectId, PAGE_BYTES, Record};
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Nanos};
 
 use crate::chain::Chain;
 use crate::failed;
@@ -21,6 +21,9 @@ use crate::store::{Store, StoreError};
 
 /// Blocks at both ends of the device that the chain has itself: pools have their labels there.
 const LABEL_BLOCKS: u64 = 256;
+/// How long a discard waits for a flush. Without one it is recorded then: a pool that has nothing
+/// more to write would never give its space back.
+const DISCARD_SPAN: Nanos = Nanos::from_secs(2);
 /// Bytes that wait in memory for their objects to be stored; further writes wait.
 const MEMORY_MAX_BYTES: u64 = 64 << 20;
 
@@ -34,6 +37,8 @@ struct Inner {
     pending: RefCell<Pending>,
     /// Objects were stored, or the device failed.
     stored: Rc<Notify>,
+    /// A task will record discards.
+    records_discards: Cell<bool>,
 }
 
 impl ObjectDevice {
@@ -46,7 +51,8 @@ impl ObjectDevice {
     ) -> Result<Rc<Self>, DeviceError> {
         let chain = Chain::open(Requests::new(store), host, new_size_bytes).await?;
         let pending = RefCell::new(Pending::new(chain.writer));
-        Ok(Rc::new(Self { inner: Rc::new(Inner { chain, pending, stored: Notify::new() }) }))
+        let (stored, records_discards) = (Notify::new(), Cell::new(false));
+        Ok(Rc::new(Self { inner: Rc::new(Inner { chain, pending, stored, records_discards }) }))
     }
 
     /// Requests and bytes since it was opened, and what the store has of it.
@@ -348,10 +354,27 @@ impl Inner {
                 false => pending.discard(part, blocks),
             }
         }
-        match fua {
-            true => self.sync(op, true).await,
-            false => Ok(()),
+        if fua {
+            return self.sync(op, true).await;
         }
+        self.record_discards_soon();
+        Ok(())
+    }
+
+    fn record_discards_soon(self: &Rc<Self>) {
+        if self.records_discards.replace(true) {
+            return;
+        }
+        // A device that is closed meanwhile must not be kept open.
+        let inner = Rc::downgrade(self);
+        rt::spawn_detached(Box::pin(async move {
+            rt::sleep(DISCARD_SPAN).await;
+            if let Some(inner) = inner.upgrade() {
+                inner.records_discards.set(false);
+                // A failure stays with the device, and the next write meets it.
+                let _ = inner.sync(Operation::Discard, true).await;
+            }
+        }));
     }
 
     async fn change_reservations(

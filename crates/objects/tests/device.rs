@@ -89,6 +89,48 @@ fn what_was_flushed_is_there_when_it_is_opened_again() {
 }
 
 #[test]
+fn what_is_written_anew_is_read_before_the_flush() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        device.write(2 << 20, fill(1 << 20, 1), false).await.unwrap();
+        device.flush().await.unwrap();
+        // The beginning, a part in the middle, and the end of what an object has.
+        for at in [2 << 20, (2 << 20) + 8192, (3 << 20) - 4096] {
+            device.write(at, fill(4096, at), false).await.unwrap();
+            expect(&device, at, &fill(4096, at)).await;
+        }
+        let mut want = fill(1 << 20, 1).to_vec();
+        for at in [0usize, 8192, (1 << 20) - 4096] {
+            want[at..at + 4096].copy_from_slice(&fill(4096, (2 << 20) + at as u64));
+        }
+        expect(&device, 2 << 20, &want).await;
+    });
+}
+
+#[test]
+fn discards_need_no_flush() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        device.write(2 << 20, fill(1 << 20, 1), false).await.unwrap();
+        device.flush().await.unwrap();
+        for part in 0..4 {
+            device.discard((2 << 20) + (part << 18), 1 << 18, false).await.unwrap();
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        rt::sleep(Nanos::from_secs(10)).await;
+        assert!(!bucket.names().iter().any(|name| name.starts_with("data/")));
+        // A device that is closed is not held open.
+        device.discard(2 << 20, 1 << 18, false).await.unwrap();
+        drop(device);
+        let names = bucket.names();
+        rt::sleep(Nanos::from_secs(10)).await;
+        assert_eq!(bucket.names(), names);
+    });
+}
+
+#[test]
 fn objects_of_something_else_are_left_alone() {
     Runtime::simulated(1).block_on(async {
         let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
