@@ -16,6 +16,8 @@ run "$FOREBAY" volume create -V 100M p/v
 random_file data 104857600
 serve p
 run nbdcopy --flush data "$(uri p/v)"
+# What is still dirty is read from there, and is not in the cache.
+run "$FOREBAY" pool sync p
 
 # figure PATH: a number of 'pool stats', such as cache hits.
 figure() {
