@@ -84,10 +84,8 @@ impl Pool {
 
     /// Removes a cache device.
     pub(super) async fn remove_cache(&self, cache: &CacheConfig) -> Result<(), AdminError> {
+        self.leave_cache_device(cache.device).await;
         self.config.borrow_mut().caches.retain(|other| other.device != cache.device);
-        if let Some(open) = self.leave_cache_device(cache.device) {
-            clear_header(&open.device()).await;
-        }
         self.commit_config().await
     }
 }

@@ -107,6 +107,8 @@ pub(crate) struct CacheDevice {
     pub why: RefCell<Option<CacheFault>>,
     /// It no longer belongs to the pool.
     pub has_left: Cell<bool>,
+    /// Its task has ended, and has let the device go.
+    pub has_ended: Cell<bool>,
     /// Notified when there is something for its task.
     pub wake: Rc<Notify>,
     pub(super) open: RefCell<Option<OpenDevice>>,
@@ -148,6 +150,7 @@ impl CacheDevice {
             }),
             why: RefCell::default(),
             has_left: Cell::new(false),
+            has_ended: Cell::new(false),
             wake: Notify::new(),
             open: open.into(),
             shape: Cell::new(shape),

@@ -37,22 +37,7 @@ async fn read_footers(device: &Device, len: usize, offsets: &[u64]) -> Vec<Regio
 impl Pool {
     /// Opens a cache device and finds out what it has.
     pub(super) async fn load_cache_device(&self, device: &CacheDevice) -> Result<(), CacheFault> {
-        let held = device.open.take();
-        let open = match held {
-            Some(open) => open,
-            None => {
-                let path = self.cache_path(device.id);
-                let guarded = self.opener.open(&path).await.map_err(CacheFault::Open)?;
-                OpenDevice::new(&path, guarded)
-            }
-        };
-        open.deadline.set_span(DEADLINE);
-        let header = read_header(&open.device()).await?;
-        let is_mine =
-            (header.pool, header.device, header.nonce) == (self.guid, device.id, device.nonce);
-        if !is_mine {
-            return Err(CacheFault::OtherPool { name: header.pool_name });
-        }
+        let (open, header) = self.open_cache_device(device).await?;
         let mut shape = header.shape;
         // The device may be larger by now, and not smaller.
         let added = CacheShape::of(self.cache_size_of(device.id));
@@ -71,6 +56,29 @@ impl Pool {
         device.count(|counts| counts.loaded = loaded);
         *device.open.borrow_mut() = Some(open);
         Ok(())
+    }
+
+    /// Opens a device if it is not open, and reads its header, which must be the one that this pool
+    /// has written.
+    pub(super) async fn open_cache_device(
+        &self,
+        device: &CacheDevice,
+    ) -> Result<(OpenDevice, CacheHeader), CacheFault> {
+        let held = device.open.take();
+        let open = match held {
+            Some(open) => open,
+            None => {
+                let path = self.cache_path(device.id);
+                let guarded = self.opener.open(&path).await.map_err(CacheFault::Open)?;
+                OpenDevice::new(&path, guarded)
+            }
+        };
+        open.deadline.set_span(DEADLINE);
+        let header = read_header(&open.device()).await?;
+        match (header.pool, header.device, header.nonce) == (self.guid, device.id, device.nonce) {
+            true => Ok((open, header)),
+            false => Err(CacheFault::OtherPool { name: header.pool_name }),
+        }
     }
 
     /// Regions whose index takes an eighth of the memory. The rest of the device is not used.

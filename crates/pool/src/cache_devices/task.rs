@@ -8,7 +8,6 @@ use forebay_units::Nanos;
 use super::device::{CacheDevice, CacheFault, CacheState};
 use crate::Pool;
 use crate::admin::caches::clear_header;
-use crate::opener::OpenDevice;
 use crate::status::PoolEvent;
 
 /// Between two attempts to open a cache device.
@@ -25,16 +24,16 @@ impl Pool {
         self.lifecycle.tasks.borrow_mut().push(task);
     }
 
-    /// Lets a cache device go for good. Returns it if it is open.
-    pub(crate) fn leave_cache_device(&self, id: u32) -> Option<OpenDevice> {
-        let device = self.cache_devices.get(id)?;
+    /// Lets a cache device go for good: its header is cleared, and it is closed.
+    pub(crate) async fn leave_cache_device(&self, id: u32) {
+        let Some(device) = self.cache_devices.get(id) else { return };
         device.has_left.set(true);
         self.cache_devices.devices.borrow_mut().retain(|other| other.id != id);
         self.cache_devices.resize_ghosts();
         self.cache.note_evictions(!self.cache_devices.is_empty());
-        let open = device.open.take();
-        device.close(CacheState::Offline);
-        open
+        // Its task may be looking at it just now.
+        device.wake.notify_all();
+        device.wake.until(|| device.has_ended.get()).await;
     }
 
     /// What may be written to cache devices, by the property `cache_dwpd`.
@@ -141,17 +140,24 @@ impl Pool {
     /// Before an export, everything that the device has is noted on it.
     async fn end_cache_device(&self, device: &CacheDevice) {
         let open = device.open.borrow().clone();
-        if let Some(open) = open.filter(|_| device.state.get() == CacheState::Online) {
-            if self.cache_devices.are_abandoned.get() {
+        if device.has_left.get() || self.cache_devices.are_abandoned.get() {
+            // Also one that was not in use: its header may say whose it is.
+            let open = match open {
+                Some(open) => Ok(open),
+                None => self.open_cache_device(device).await.map(|(open, _)| open),
+            };
+            if let Ok(open) = open {
                 clear_header(&open.device()).await;
-            } else if !self.is_stopped()
-                && !device.has_left.get()
-                && self.write_out(device, true).await
-            {
-                // Without a snapshot, the next import reads the footers.
-                let _ = device.write_snapshot(&open).await;
             }
+        } else if let Some(open) = open
+            && device.state.get() == CacheState::Online
+            && !self.is_stopped()
+            && self.write_out(device, true).await
+        {
+            // Without a snapshot, the next import reads the footers.
+            let _ = device.write_snapshot(&open).await;
         }
+        device.has_ended.set(true);
         device.close(CacheState::Offline);
     }
 }

@@ -327,6 +327,28 @@ fn cache_devices_come_and_go() {
 }
 
 #[test]
+fn a_device_that_is_removed_while_it_is_looked_at_is_free() {
+    for wait_micros in (0..2000).step_by(50) {
+        Runtime::simulated(wait_micros).block_on(async move {
+            let rack = Rack::new(&["a", "b", "c", "l", "k"], 64 << 20);
+            let (pool, v) = filled(rack.host(1), &with_cache()).await;
+            warm(&v).await;
+            let destroys = wait_micros % 100 == 0;
+            pool.offline("k").await.unwrap();
+            pool.online("k").await.unwrap();
+            rt::sleep(Nanos::from_micros(wait_micros)).await;
+            match destroys {
+                true => pool.destroy().await.unwrap(),
+                false => pool.remove("k").await.unwrap(),
+            }
+            let other = spec(Layout::Raid0, &["k"], &[]);
+            let made = Pool::create(rack.host(1), "other", &other).await;
+            made.unwrap_or_else(|error| panic!("after {wait_micros} us: {error}"));
+        });
+    }
+}
+
+#[test]
 fn what_lies_on_a_device_of_an_earlier_use_is_not_believed() {
     Runtime::simulated(11).block_on(async {
         let rack = Rack::new(DEVICES, 64 << 20);
