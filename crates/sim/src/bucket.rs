@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::{IoBuf, IoBytes};
+use forebay_device::{IoBuf, IoBytes, Operation};
 use forebay_objects::{Answer, Store, StoreError};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use crate::{Rng, Seed};
+use crate::world::CommandEvent;
+use crate::{Rng, Seed, World};
 
 /// How a store behaves. Chances are in thousandths of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,18 +65,42 @@ pub struct Bucket {
     /// Changes of names, for listings: when, which, and whether it is there.
     changes: RefCell<Vec<(Nanos, String, bool)>>,
     rng: RefCell<Rng>,
+    /// Where requests count as commands, and of which disk.
+    counted: Option<(Rc<World>, usize)>,
+    restarts: Cell<u64>,
 }
 
 impl Bucket {
     /// An empty store.
     #[must_use]
     pub fn new(config: BucketConfig, seed: Seed) -> Rc<Self> {
+        Self::with(config, seed, None)
+    }
+
+    /// An empty store outside of a machine, whose requests count as commands of its disk `disk`: a
+    /// power cut of the machine may come before, during and after each of them.
+    #[must_use]
+    pub fn beside(world: &Rc<World>, disk: usize, config: BucketConfig, seed: Seed) -> Rc<Self> {
+        Self::with(config, seed, Some((world.clone(), disk)))
+    }
+
+    fn with(config: BucketConfig, seed: Seed, counted: Option<(Rc<World>, usize)>) -> Rc<Self> {
         Rc::new(Self {
             config: Cell::new(config),
             objects: RefCell::default(),
             changes: RefCell::default(),
             rng: RefCell::new(seed.derive("bucket").rng()),
+            counted,
+            restarts: Cell::new(0),
         })
+    }
+
+    /// Begins a new runtime, whose time begins anew. Requests of the one before that had no effect
+    /// yet have none. Returns how often this was called.
+    pub fn restart(&self) -> u64 {
+        self.changes.take();
+        self.restarts.set(self.restarts.get() + 1);
+        self.restarts.get()
     }
 
     /// A client that calls itself `name`.
@@ -114,11 +139,47 @@ impl Bucket {
         rt::sleep(Nanos(least_latency.0 + more)).await;
     }
 
+    fn event(&self, operation: Operation) -> Option<(&Rc<World>, CommandEvent)> {
+        let (world, disk) = self.counted.as_ref()?;
+        let (offset_bytes, len_bytes, fua, content) = (0, 0, false, 0);
+        let disk = *disk;
+        Some((world, CommandEvent { disk, operation, offset_bytes, len_bytes, fua, content }))
+    }
+
+    /// Counts a request that begins. It ends here if the machine has no power.
+    async fn begin(&self, operation: Operation) {
+        if let Some((world, event)) = self.event(operation) {
+            let is_sent = world.before_submit(&event);
+            if is_sent {
+                world.after_submit();
+            }
+            if !is_sent || !world.is_powered() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Counts a request that was answered. The machine may lose its power before it hears that.
+    async fn end(&self, operation: Operation) {
+        if let Some((world, event)) = self.event(operation)
+            && !world.after_complete(&event)
+        {
+            std::future::pending::<()>().await;
+        }
+    }
+
     fn note(&self, name: &str, is_there: bool) {
         self.changes.borrow_mut().push((rt::now(), name.to_owned(), is_there));
     }
 
+    fn tell(&self, line: impl FnOnce() -> String) {
+        if let Some((world, _)) = &self.counted {
+            world.tell(line);
+        }
+    }
+
     fn store(&self, name: &str, parts: &[IoBytes], only_new: bool) -> Result<(), StoreError> {
+        self.tell(|| format!("store: put {name}"));
         let mut objects = self.objects.borrow_mut();
         if only_new && objects.contains_key(name) {
             return Err(StoreError::Exists);
@@ -177,7 +238,8 @@ impl BucketClient {
     }
 
     /// Lets a request reach the store, and draws what becomes of it.
-    async fn reach(&self) -> Result<Fate, StoreError> {
+    async fn reach(&self, operation: Operation) -> Result<Fate, StoreError> {
+        self.bucket.begin(operation).await;
         self.bucket.take_time().await;
         if self.bucket.config.get().down {
             rt::sleep(Nanos::from_secs(1)).await;
@@ -199,7 +261,7 @@ impl BucketClient {
         &self,
         change: impl Fn(&Bucket) -> Result<T, StoreError> + 'static,
     ) -> Result<T, StoreError> {
-        let fate = self.reach().await?;
+        let fate = self.reach(Operation::Write).await?;
         if fate == Fate::Refused {
             return Err(Self::unavailable("503 Slow Down"));
         }
@@ -213,6 +275,7 @@ impl BucketClient {
             Fate::Repeated => self.later(change),
             _ => {}
         }
+        self.bucket.end(Operation::Write).await;
         self.bucket.take_time().await;
         answer
     }
@@ -239,10 +302,12 @@ impl Store for BucketClient {
 
     fn get<'a>(&'a self, name: &'a str, range: Option<Range<u64>>) -> Answer<'a, Vec<IoBytes>> {
         Box::pin(async move {
-            if self.reach().await? != Fate::Answered {
+            if self.reach(Operation::Read).await? != Fate::Answered {
                 return Err(Self::unavailable("503 Slow Down"));
             }
             let found = self.bucket.objects.borrow().get(name).cloned();
+            self.bucket.tell(|| format!("store: get {name}: {}", found.is_some()));
+            self.bucket.end(Operation::Read).await;
             self.bucket.take_time().await;
             let parts = found.ok_or(StoreError::Missing)?;
             let Some(range) = range else { return Ok(parts.to_vec()) };
@@ -264,10 +329,12 @@ impl Store for BucketClient {
 
     fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
         Box::pin(async move {
-            if self.reach().await? != Fate::Answered {
+            if self.reach(Operation::Read).await? != Fate::Answered {
                 return Err(Self::unavailable("503 Slow Down"));
             }
-            Ok(self.bucket.listing(prefix))
+            let names = self.bucket.listing(prefix);
+            self.bucket.end(Operation::Read).await;
+            Ok(names)
         })
     }
 }
