@@ -11,12 +11,13 @@ use std::rc::Rc;
 use forebay_device::{BlockDevice, Device};
 use forebay_rt as rt;
 use forebay_sim::faults::{Fault, Ops, Stack, Trigger};
-use forebay_sim::{DiskConfig, Seed, SimDisk, World};
+use forebay_sim::{Bucket, DiskConfig, Seed, SimDisk, World};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
 use crate::coverage::{Coverage, fault_name};
 use crate::log_memory::Machine;
 use crate::model::Model;
+use crate::object_stores;
 use crate::refusal::Suspect;
 use crate::remote_log::Networks;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault, TimedNetwork};
@@ -44,6 +45,8 @@ pub struct Disks {
     pub(crate) machine: Machine,
     /// The networks to log disks on other hosts.
     pub(crate) networks: Networks,
+    /// The stores of data disks that are in object stores.
+    buckets: Vec<Rc<Bucket>>,
 }
 
 impl Disks {
@@ -80,8 +83,10 @@ impl Disks {
             Demand::Detected => log.collect(),
             _ => Vec::new(),
         };
+        let buckets = object_stores::of(spec, &world);
         Self {
             world,
+            buckets,
             sims,
             stacks,
             // The pool may fill a spare at any time.
@@ -117,6 +122,9 @@ impl Disks {
                 self.machine.prepare(device, spec.log_bytes).await;
             }
             *device = self.machine.open(device).await;
+        }
+        for (device, bucket) in devices.iter_mut().zip(&self.buckets) {
+            *device = object_stores::open(bucket, device.name(), spec.data_bytes).await;
         }
         for disk in spec.mirrored_memory_disks() {
             devices[disk] = self.machine.open_mirrored(&devices[disk], spec.log_bytes).await;

@@ -17,6 +17,7 @@ mod judgement;
 mod leaks;
 mod log_memory;
 mod model;
+mod object_stores;
 mod operator;
 mod panics;
 pub mod pool;

@@ -119,6 +119,9 @@ pub struct PoolSpec {
     /// the other side protects.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mirrored_memory: usize,
+    /// Data disks are in object stores.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_objects: bool,
     /// Size of a data disk, spare or cache device.
     pub data_bytes: u64,
     /// Size of a log disk.

@@ -23,6 +23,7 @@ mod cache_disks;
 mod clients;
 mod constraints;
 mod log_memory;
+mod object_stores;
 mod parts;
 mod races;
 mod refusals;
@@ -257,6 +258,7 @@ fn draw_stock(
     draw_dedup(spec, &mut seed.derive("dedup").rng());
     draw_compression(spec, &mut seed.derive("compression").rng());
     if class.is_free {
+        object_stores::draw(spec, level, class.aim, &mut seed.derive("object stores").rng());
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
         remote_log::draw(spec, level, class.aim, &mut seed.derive("remote log").rng());
@@ -340,6 +342,9 @@ fn draw_pool(
     while class.needs_redundancy() && spec.parity() == 0 {
         spec = draw(Seed(recovery_rng.u64()));
     }
+    if class.aim == Aim::Objects {
+        return PoolSpec { raid: Raid::Raid0, data_disks: 1, ..spec };
+    }
     if constraints.manage {
         add_groups_and_rings(&mut spec, &mut seed.derive("several").rng());
         spec.spare_disks = seed.derive("spares").rng().below(3) as usize;
@@ -394,6 +399,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         memory_logs: 0,
         remote_logs: 0,
         mirrored_memory: 0,
+        in_objects: false,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,

@@ -53,6 +53,7 @@ fn one_disk() -> Option<PoolSpec> {
         memory_logs: 0,
         remote_logs: 0,
         mirrored_memory: 0,
+        in_objects: false,
         data_bytes: 256 << 20,
         log_bytes: 0,
         segment_bytes: 1 << 20,

@@ -100,6 +100,7 @@ fn shape(raid: Raid, width: usize, log: LogShape) -> PoolSpec {
         memory_logs: 0,
         remote_logs: 0,
         mirrored_memory: 0,
+        in_objects: false,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,

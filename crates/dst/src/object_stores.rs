@@ -1,0 +1,53 @@
+//! Data disks in object stores: the product's device over simulated stores.
+//!
+//! What always holds: a store is on no machine, so a power cut takes nothing of it; requests that
+//! had no effect by then have none.
+//! Who calls: `disks.rs`.
+
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_objects::ObjectDevice;
+use forebay_rt as rt;
+use forebay_sim::{Bucket, BucketConfig, World};
+use forebay_units::Nanos;
+
+use crate::subject::PoolSpec;
+
+/// The machine that the pool is on.
+const HOST: u64 = 1;
+
+/// The store of each data disk; none if they are not in object stores.
+pub(crate) fn of(spec: &PoolSpec, world: &Rc<World>) -> Vec<Rc<Bucket>> {
+    let disks = if spec.in_objects { spec.data_disks } else { 0 };
+    let store = |disk: usize| {
+        let seed = world.seed().derive("store").derive(&disk.to_string());
+        let rng = &mut seed.rng();
+        let config = match rng.chance(400) {
+            true => BucketConfig::calm(),
+            false => BucketConfig {
+                least_latency: Nanos::from_millis(rng.between(1, 20)),
+                latency_span: Nanos::from_millis(rng.between(1, 60)),
+                refused: rng.below(80),
+                unanswered: rng.below(60),
+                late: rng.below(40),
+                repeated: rng.below(60),
+                listing_lag: Nanos::from_millis(rng.below(3000)),
+                down: false,
+            },
+        };
+        Bucket::beside(world, disk, config, seed)
+    };
+    (0..disks).map(store).collect()
+}
+
+/// Opens a data disk for a boot.
+pub(crate) async fn open(bucket: &Rc<Bucket>, name: &str, size_bytes: u64) -> Device {
+    // Processes draw ids that differ, and boots may have equal seeds.
+    for _ in 0..bucket.restart() {
+        let _ = rt::random_below(2);
+    }
+    let device = ObjectDevice::open(bucket.client(name), HOST, size_bytes).await;
+    // The store answers sooner or later, and nothing in it is damaged.
+    device.unwrap_or_else(|error| panic!("a disk in an object store does not open: {error}"))
+}
