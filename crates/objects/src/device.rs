@@ -22,8 +22,9 @@ use crate::store::{Store, StoreError};
 /// Blocks at both ends of the device that the chain has itself: pools have their labels there.
 const LABEL_BLOCKS: u64 = 256;
 /// How long a discard waits for a flush. Without one it is recorded then: a pool that has nothing
-/// more to write would never give its space back.
-const DISCARD_SPAN: Nanos = Nanos::from_secs(2);
+/// more to write would never give its space back. One that writes flushes earlier, and its objects
+/// are not cut short.
+const DISCARD_SPAN: Nanos = Nanos::from_secs(10);
 /// Bytes that wait in memory for their objects to be stored; further writes wait.
 const MEMORY_MAX_BYTES: u64 = 64 << 20;
 
@@ -365,14 +366,18 @@ impl Inner {
         if self.records_discards.replace(true) {
             return;
         }
+        let wanted = self.pending.borrow().seq;
         // A device that is closed meanwhile must not be kept open.
         let inner = Rc::downgrade(self);
         rt::spawn_detached(Box::pin(async move {
             rt::sleep(DISCARD_SPAN).await;
-            if let Some(inner) = inner.upgrade() {
-                inner.records_discards.set(false);
+            let Some(inner) = inner.upgrade() else { return };
+            inner.records_discards.set(false);
+            if inner.pending.borrow().recorded.1 < wanted {
                 // A failure stays with the device, and the next write meets it.
                 let _ = inner.sync(Operation::Discard, true).await;
+            } else if inner.pending.borrow().has_discards() {
+                inner.record_discards_soon();
             }
         }));
     }

@@ -155,6 +155,11 @@ impl Pending {
         self.records.push(Record::Discard { first_block, blocks });
     }
 
+    /// Whether discards are not in the chain yet.
+    pub fn has_discards(&self) -> bool {
+        self.records.iter().any(|record| matches!(record, Record::Discard { .. }))
+    }
+
     /// Ends a run.
     fn close(&mut self, number: u64) -> Option<Put> {
         let run = self.runs.get_mut(&number).filter(|run| run.phase == Phase::Open)?;

@@ -119,13 +119,13 @@ fn discards_need_no_flush() {
             device.discard((2 << 20) + (part << 18), 1 << 18, false).await.unwrap();
             rt::sleep(Nanos::from_secs(1)).await;
         }
-        rt::sleep(Nanos::from_secs(10)).await;
+        rt::sleep(Nanos::from_secs(30)).await;
         assert!(!bucket.names().iter().any(|name| name.starts_with("data/")));
         // A device that is closed is not held open.
         device.discard(2 << 20, 1 << 18, false).await.unwrap();
         drop(device);
         let names = bucket.names();
-        rt::sleep(Nanos::from_secs(10)).await;
+        rt::sleep(Nanos::from_secs(30)).await;
         assert_eq!(bucket.names(), names);
     });
 }
