@@ -47,9 +47,9 @@ pub struct FaultPlan {
     victims: Vec<usize>,
     /// Sizes of all disks.
     sizes_bytes: Vec<u64>,
-    /// Disks on which recent writes may rot. Beyond the promise this excludes disks with a log,
-    /// where such rot looks like the end of the log.
-    may_rot_recent: Vec<usize>,
+    /// Disks on which faults may damage the newest writes. Beyond the promise this excludes disks
+    /// with a log, where such damage looks like the end of the log.
+    newest_may_be_damaged_on: Vec<usize>,
 }
 
 impl FaultPlan {
@@ -94,12 +94,12 @@ impl FaultPlan {
             }
             Level::Lies => choose(0..spec.data_disks + spec.log.disks(), sizes.len(), rng),
         }
-        let may_rot_recent = match level {
+        let newest_may_be_damaged_on = match level {
             Level::Beyond if spec.log == LogShape::None => Vec::new(),
             Level::Beyond => (0..spec.data_disks).collect(),
             _ => (0..sizes.len()).collect(),
         };
-        Self { level, victims, sizes_bytes: sizes, may_rot_recent }
+        Self { level, victims, sizes_bytes: sizes, newest_may_be_damaged_on }
     }
 
     /// True when more than power fails.
@@ -202,6 +202,12 @@ impl FaultPlan {
     #[must_use]
     pub fn victims(&self) -> &[usize] {
         &self.victims
+    }
+
+    /// Whether faults may damage the newest writes of a disk.
+    #[must_use]
+    pub fn may_damage_newest(&self, disk: usize) -> bool {
+        self.newest_may_be_damaged_on.contains(&disk)
     }
 
     /// True when faults strike a log disk.
@@ -323,7 +329,7 @@ impl FaultPlan {
                 let mask = 1 << rng.below(8);
                 // Rot at a random place mostly strikes unused space, so half of it strikes recent
                 // writes. Reusing bits of `place` keeps all other draws.
-                if place & 1 == 1 && self.may_rot_recent.contains(&disk) {
+                if place & 1 == 1 && self.may_damage_newest(disk) {
                     Fault::RotRecent {
                         back: place / 2 % RECENT_WRITES,
                         permille: place / 64 % 1000,

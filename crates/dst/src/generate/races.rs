@@ -138,7 +138,8 @@ fn misaddress(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64, rng: &mut Rng
     };
     boot.clients = (0..clients).map(script).collect();
     boot.admin = commits(12, 22, rng);
-    for disk in plan.fault_plan.victims() {
+    let may_miss = |disk: &&usize| plan.fault_plan.may_damage_newest(**disk);
+    for disk in plan.fault_plan.victims().iter().filter(may_miss) {
         for _ in 0..rng.between(1, 4) {
             let mut trigger = Trigger::once(Ops::WRITE).after(rng.below(30));
             trigger.times = rng.between(1, 3);
