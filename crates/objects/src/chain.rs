@@ -433,7 +433,7 @@ fn decoded<T>(
     parts: &[IoBytes],
     decode: impl Fn(&[u8]) -> Result<T, FormatError>,
 ) -> Result<T, StoreError> {
-    let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+    let bytes = parts.iter().map(|part| &part[..]).collect::<Vec<_>>().concat();
     decode(&bytes).map_err(|error| StoreError::Refused { text: error.to_string() })
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::{IoBuf, IoBytes, Operation};
+use forebay_device::{IoBytes, Operation};
 use forebay_objects::{Answer, Store, StoreError};
 use forebay_rt as rt;
 use forebay_units::Nanos;
@@ -311,12 +311,11 @@ impl Store for BucketClient {
             self.bucket.take_time().await;
             let parts = found.ok_or(StoreError::Missing)?;
             let Some(range) = range else { return Ok(parts.to_vec()) };
-            let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
-            if range.is_empty() || range.start >= all.len() as u64 {
+            let len: u64 = parts.iter().map(|part| part.len() as u64).sum();
+            if range.is_empty() || range.start >= len {
                 return Err(StoreError::Refused { text: "416 InvalidRange".to_owned() });
             }
-            let end = (range.end as usize).min(all.len());
-            Ok(vec![IoBuf::copy_of(&all[range.start as usize..end]).freeze()])
+            Ok(cut(&parts, range.start as usize, range.end.min(len) as usize))
         })
     }
 
@@ -337,4 +336,18 @@ impl Store for BucketClient {
             Ok(names)
         })
     }
+}
+
+/// The bytes `from` to `to` of an object.
+fn cut(parts: &[IoBytes], from: usize, to: usize) -> Vec<IoBytes> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    for part in parts {
+        let (first, last) = (from.max(at), to.min(at + part.len()));
+        if first < last {
+            out.push(part.slice(first - at, last - first));
+        }
+        at += part.len();
+    }
+    out
 }
