@@ -41,13 +41,13 @@ pub enum Aim {
     Suspension,
     /// Snapshots, clones and rollbacks while clients overwrite what they share.
     Snapshots,
-    /// A pool in an object store (only with --level crash; not drawn by itself).
+    /// A pool in an object store (only with --level crash).
     Objects,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 16] = [
+    const SHARES: [(Aim, u64); 17] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -64,6 +64,7 @@ impl Aim {
         (Aim::Suspension, 40),
         (Aim::Returns, 12),
         (Aim::Snapshots, 60),
+        (Aim::Objects, 40),
     ];
 
     /// Draws an aim.

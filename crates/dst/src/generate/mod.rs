@@ -258,7 +258,7 @@ fn draw_stock(
     draw_dedup(spec, &mut seed.derive("dedup").rng());
     draw_compression(spec, &mut seed.derive("compression").rng());
     if class.is_free {
-        object_stores::apply(spec, level, class.aim);
+        object_stores::draw(spec, level, class.aim, &mut seed.derive("object stores").rng());
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
         remote_log::draw(spec, level, class.aim, &mut seed.derive("remote log").rng());
