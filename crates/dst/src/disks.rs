@@ -46,7 +46,7 @@ pub struct Disks {
     /// The networks to log disks on other hosts.
     pub(crate) networks: Networks,
     /// The stores of data disks that are in object stores.
-    buckets: Vec<Rc<Bucket>>,
+    pub(crate) buckets: Vec<Rc<Bucket>>,
 }
 
 impl Disks {

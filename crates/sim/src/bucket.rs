@@ -103,6 +103,15 @@ impl Bucket {
         self.restarts.get()
     }
 
+    /// Takes over what another store holds, and how it goes on.
+    pub fn restore(&self, other: &Self) {
+        self.config.set(other.config.get());
+        self.objects.borrow_mut().clone_from(&other.objects.borrow());
+        self.rng.borrow_mut().clone_from(&other.rng.borrow());
+        self.restarts.set(other.restarts.get());
+        self.changes.take();
+    }
+
     /// A client that calls itself `name`.
     #[must_use]
     pub fn client(self: &Rc<Self>, name: &str) -> Rc<BucketClient> {

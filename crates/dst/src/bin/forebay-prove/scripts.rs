@@ -69,8 +69,19 @@ pub fn visits() -> Vec<Visit> {
         SNAPSHOTS.on(mirror),
         REPLAY.on(shape(Raid::Raid0, 1, one)),
         CLEANER.on(single),
+        SMALL.on(in_objects(one, 1)),
+        SMALL.on(in_objects(mirrored, 2)),
+        RESIZE.on(in_objects(one, 3)),
+        SNAPSHOTS.on(in_objects(one, 4)),
+        REWIND.on(in_objects(one, 5)),
     ]);
     out
+}
+
+/// A pool in an object store. Its seed says how the store behaves.
+fn in_objects(log: LogShape, seed: u64) -> PoolSpec {
+    let properties = [("device_timeout".to_owned(), "3600".to_owned())].into();
+    PoolSpec { in_objects: true, properties, seed, ..shape(Raid::Raid0, 1, log) }
 }
 
 /// The visit of the first script to a shape.
@@ -80,9 +91,10 @@ pub fn visit_of(spec: PoolSpec) -> Visit {
 
 impl Script {
     fn on(&self, spec: PoolSpec) -> Visit {
-        let PoolSpec { groups, raid, log, data_disks, .. } = spec;
+        let PoolSpec { groups, raid, log, data_disks, in_objects, .. } = spec;
+        let place = if in_objects { " in objects" } else { "" };
         let times = if groups > 1 { format!("{groups} times ") } else { String::new() };
-        let name = format!("{}{times}{raid:?} of {}, {log:?} log", self.name, data_disks / groups);
+        let name = format!("{}{times}{raid:?} of {}{place}, {log:?} log", self.name, data_disks / groups);
         let scenario = (self.scenario)(spec);
         Visit { name, scenario, stride: self.stride, sees: self.sees }
     }
@@ -137,7 +149,7 @@ fn scenario(spec: PoolSpec, volumes: Vec<u64>, boots: Vec<Boot>) -> Scenario {
     Scenario {
         version: VERSION,
         description: String::new(),
-        seed: 1,
+        seed: spec.seed,
         spec,
         demand: Demand::AllData,
         volumes,
