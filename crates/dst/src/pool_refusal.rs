@@ -87,6 +87,7 @@ impl Refusal {
             | Kind::InUseElsewhere { .. }
             | Kind::NotExportedElsewhere
             | Kind::TakenMeanwhile
+            | Kind::Overtaken { .. }
             | Kind::Reserved { .. } => {
                 self.cause = Cause::OtherMachine;
             }

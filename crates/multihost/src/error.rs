@@ -14,6 +14,11 @@ pub enum MultihostError {
     },
     /// Another owner's heartbeat was found, or its reservation.
     Lost,
+    /// A request of an earlier process of this machine changed the device after it was read.
+    Overtaken {
+        /// The device's path.
+        device: String,
+    },
     /// An initiator has reserved a device whose key is no owner's of the pool.
     Reserved {
         /// The device's path.
@@ -31,6 +36,9 @@ impl fmt::Display for MultihostError {
                 "the heartbeat on {device} changes: another machine has imported the pool"
             ),
             Self::Lost => f.write_str("another process has imported the pool"),
+            Self::Overtaken { device } => {
+                write!(f, "a request of an earlier process of this machine reached {device} late")
+            }
             Self::Reserved { device, holder } => {
                 write!(f, "another machine has reserved {device} with key {holder}")
             }

@@ -27,6 +27,9 @@ pub(crate) async fn reserve(
     match take(device, key, may_preempt).await {
         Ok(is_taken) => is_taken.map(|()| true),
         Err(error) if error.kind == ErrorKind::ReservationConflict => Err(MultihostError::Lost),
+        Err(error) if error.kind == ErrorKind::Overtaken => {
+            Err(MultihostError::Overtaken { device: error.device.clone() })
+        }
         // Without reservations, heartbeats protect the device. With an error too: the status does
         // not show the device as reserved then.
         Err(_) => Ok(false),

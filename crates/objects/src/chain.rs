@@ -275,7 +275,7 @@ impl Chain {
                     // A late request of an earlier process of this machine: what was read of the
                     // device before is not what it has now.
                     if other.host == self.host && !self.has_appended.get() {
-                        return Err(refused(ErrorKind::ReservationConflict));
+                        return Err(refused(ErrorKind::Overtaken));
                     }
                     // To the end at once: an owner that goes on is not overtaken step by step.
                     self.follow().await.map_err(|error| self.failed(operation, error))?;

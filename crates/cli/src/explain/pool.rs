@@ -155,6 +155,7 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
         Kind::TakenMeanwhile => {
             "export it there, or turn that machine off and try again".to_owned()
         }
+        Kind::Overtaken { .. } => "import it again".to_owned(),
         Kind::Reserved { .. } => NO_MACHINE.to_owned(),
         Kind::Recovery { error, .. } if matches!(**error, RecoveryError::LogChanged { .. }) => {
             "look at what the kernel says of the log's devices, and import it again".to_owned()

@@ -71,7 +71,9 @@ pub(crate) async fn reserve_all(
         release_all(opener, &devices[..done]).await;
         let holder = match error {
             MultihostError::Reserved { holder, .. } => Some(holder),
-            MultihostError::Lost | MultihostError::InUse { .. } => None,
+            MultihostError::Lost
+            | MultihostError::Overtaken { .. }
+            | MultihostError::InUse { .. } => None,
         };
         return Err(CandidateError::Reserved { device: device.name().to_owned(), holder });
     }

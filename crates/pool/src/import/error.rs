@@ -5,13 +5,13 @@ use std::fmt;
 use forebay_device::{DeviceError, ReservationKey};
 use forebay_format::FormatError;
 use forebay_intent_log::LogError;
-use forebay_multihost::MultihostError;
 use forebay_segment::SegmentError;
 use forebay_units::{
     BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId, format_bytes,
 };
 
 use crate::commit::error::CommitError;
+use crate::import::takeover::other_owner;
 use crate::layout::LayoutError;
 use crate::widens::widens;
 
@@ -154,6 +154,11 @@ pub enum ImportErrorKind {
     NotExportedElsewhere,
     /// Another machine took the pool while this import ran.
     TakenMeanwhile,
+    /// A request of an earlier process of this machine changed a device after it was read.
+    Overtaken {
+        /// The device.
+        device: String,
+    },
     /// A device is reserved under a key that no owner of the pool has.
     Reserved {
         /// The device.
@@ -301,28 +306,10 @@ impl fmt::Display for ImportError {
     }
 }
 
-/// The kinds that concern another owner of the pool.
-fn other_owner(f: &mut fmt::Formatter<'_>, kind: &ImportErrorKind) -> fmt::Result {
-    match kind {
-        ImportErrorKind::OwnedMeanwhile => write!(
-            f,
-            "another process has imported it since it was suspended here, and has written to it"
-        ),
-        ImportErrorKind::InUseElsewhere { device } => write!(
-            f,
-            "it is imported on another machine and in use there (the heartbeat on {device} moves)"
-        ),
-        ImportErrorKind::NotExportedElsewhere => write!(
-            f,
-            "it was last used by another machine and not exported; that machine is silent now"
-        ),
-        ImportErrorKind::Reserved { device, holder } => write!(
-            f,
-            "another machine has reserved {device}, under key {holder}, which no owner of the pool \
-             has"
-        ),
-        _ => write!(f, "it was taken by another machine meanwhile"),
-    }
+/// Devices from which data could come.
+fn sources(f: &mut fmt::Formatter<'_>, missing: &[String], behind: &[String]) -> fmt::Result {
+    list(f, "missing", missing)?;
+    list(f, "behind the others, and not rebuilt yet", behind)
 }
 
 impl fmt::Display for ImportErrorKind {
@@ -370,8 +357,7 @@ impl fmt::Display for ImportErrorKind {
             }
             Self::SourcesMissing { segment, missing, behind } => {
                 write!(f, "segment {segment} (and perhaps others) is on no device that is here")?;
-                list(f, "missing", missing)?;
-                list(f, "behind the others, and not rebuilt yet", behind)
+                sources(f, missing, behind)
             }
             Self::LogMissing { missing, lost_after, unopened } => {
                 log_missing(f, missing, *lost_after, unopened)
@@ -380,14 +366,14 @@ impl fmt::Display for ImportErrorKind {
             Self::Log(error) => write!(f, "{error}"),
             Self::Map { error, missing, behind } => {
                 write!(f, "{error}")?;
-                list(f, "missing", missing)?;
-                list(f, "behind the others, and not rebuilt yet", behind)
+                sources(f, missing, behind)
             }
             Self::Layout(error) => write!(f, "{error}"),
             Self::OwnedMeanwhile
             | Self::InUseElsewhere { .. }
             | Self::NotExportedElsewhere
             | Self::TakenMeanwhile
+            | Self::Overtaken { .. }
             | Self::Reserved { .. } => other_owner(f, self),
             Self::Recovery { error, out_of_use, behind } => {
                 write!(f, "{error}")?;
@@ -588,13 +574,3 @@ widens!(MapLoadError: Layout(LayoutError), Segment(SegmentError), Format(FormatE
 widens!(RecoveryError: Log(LogError), Commit(CommitError));
 
 impl std::error::Error for ImportError {}
-
-impl From<MultihostError> for ImportErrorKind {
-    fn from(error: MultihostError) -> Self {
-        match error {
-            MultihostError::InUse { device } => Self::InUseElsewhere { device },
-            MultihostError::Lost => Self::TakenMeanwhile,
-            MultihostError::Reserved { device, holder } => Self::Reserved { device, holder },
-        }
-    }
-}

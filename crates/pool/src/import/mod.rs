@@ -41,6 +41,10 @@ use crate::spec::ImportOptions;
 use crate::status::{ImportReport, PoolEvent};
 use crate::{Opener, Pool};
 
+/// How often an import begins, when late requests of an earlier process of this machine change a
+/// device that was read already.
+const MOST_ATTEMPTS: u32 = 4;
+
 impl Pool {
     /// Imports the pool `name_or_guid` found on `paths`: reads the newest root and the map journal,
     /// replays the log, and starts the pool. Refuses if devices or acknowledged writes are missing.
@@ -55,6 +59,28 @@ impl Pool {
 
     /// The same. With `continued`, only if no other owner has written to the pool since.
     pub(crate) async fn import_as(
+        opener: Rc<dyn Opener>,
+        paths: &[String],
+        name_or_guid: &str,
+        options: &ImportOptions,
+        continued: Option<&Continued<'_>>,
+    ) -> Result<Rc<Pool>, ImportError> {
+        let mut attempts = 1;
+        loop {
+            let imported =
+                Self::import_once(opener.clone(), paths, name_or_guid, options, continued).await;
+            match imported {
+                Err(ImportError { kind: ImportErrorKind::Overtaken { .. }, .. })
+                    if attempts < MOST_ATTEMPTS =>
+                {
+                    attempts += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn import_once(
         opener: Rc<dyn Opener>,
         paths: &[String],
         name_or_guid: &str,

@@ -1,8 +1,9 @@
 //! Multihost checks of an import: whether another machine uses the pool, or has claimed it.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use forebay_multihost::{LabeledDevice, check_activity, is_claimed, is_reserved};
+use forebay_multihost::{LabeledDevice, MultihostError, check_activity, is_claimed, is_reserved};
 use forebay_units::{OwnerNonce, PoolGuid};
 
 use crate::import::error::ImportErrorKind;
@@ -43,4 +44,42 @@ pub(crate) async fn check_not_in_use(
         return Err(ImportErrorKind::NotExportedElsewhere);
     }
     Ok(())
+}
+
+/// Writes the kinds that concern another owner of the pool.
+pub(crate) fn other_owner(f: &mut fmt::Formatter<'_>, kind: &ImportErrorKind) -> fmt::Result {
+    match kind {
+        ImportErrorKind::OwnedMeanwhile => write!(
+            f,
+            "another process has imported it since it was suspended here, and has written to it"
+        ),
+        ImportErrorKind::InUseElsewhere { device } => write!(
+            f,
+            "it is imported on another machine and in use there (the heartbeat on {device} moves)"
+        ),
+        ImportErrorKind::NotExportedElsewhere => write!(
+            f,
+            "it was last used by another machine and not exported; that machine is silent now"
+        ),
+        ImportErrorKind::Overtaken { device } => {
+            write!(f, "a request of an earlier process of this machine reached {device} meanwhile")
+        }
+        ImportErrorKind::Reserved { device, holder } => write!(
+            f,
+            "another machine has reserved {device}, under key {holder}, which no owner of the pool \
+             has"
+        ),
+        _ => write!(f, "it was taken by another machine meanwhile"),
+    }
+}
+
+impl From<MultihostError> for ImportErrorKind {
+    fn from(error: MultihostError) -> Self {
+        match error {
+            MultihostError::InUse { device } => Self::InUseElsewhere { device },
+            MultihostError::Lost => Self::TakenMeanwhile,
+            MultihostError::Overtaken { device } => Self::Overtaken { device },
+            MultihostError::Reserved { device, holder } => Self::Reserved { device, holder },
+        }
+    }
 }

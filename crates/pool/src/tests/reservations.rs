@@ -435,3 +435,58 @@ fn frozen_owner_that_thaws_acknowledges_nothing_that_the_next_owner_lacks() {
     assert!(refused > 20, "the old owner tried: {refused}");
     assert!(holes > 5, "without reservations there is a hole: {holes}");
 }
+
+/// A device of which late requests of an earlier process change what was read.
+struct Late {
+    inner: Device,
+    times: Rc<Cell<u32>>,
+}
+
+impl Layer for Late {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+    fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
+        let left = self.times.get();
+        self.times.set(left.saturating_sub(1));
+        if left == 0 {
+            return self.inner.change_reservations(change);
+        }
+        let kind = ErrorKind::Overtaken;
+        let error = DeviceError::new(self.inner.name(), Operation::Reservation, 0, 0, kind);
+        Box::pin(std::future::ready(Err(error)))
+    }
+}
+
+#[test]
+fn import_begins_again_after_late_requests_of_an_earlier_process() {
+    for (late, is_imported) in [(1, true), (3, true), (u32::MAX, false)] {
+        let cabinet = Cabinet::new(true);
+        let here = cabinet.host(1);
+        Runtime::simulated(1).block_on(async move {
+            let (_pool, v) = create(here).await;
+            v.write(0, stamp(4096, 7), true).await.unwrap();
+        });
+        let times = Rc::new(Cell::new(late));
+        let seen = times.clone();
+        let there = OpenWith::new(1, move |name| {
+            let (inner, times) = (cabinet.disks[name].initiator(1), times.clone());
+            Ok(Rc::new(Late { inner, times }))
+        });
+        Runtime::simulated(2).block_on(async move {
+            match import(there, false).await {
+                Ok(pool) => {
+                    assert!(is_imported && seen.get() == 0);
+                    let v = pool.open_volume("v").unwrap();
+                    expect(&v, 0, &stamp(4096, 7)).await;
+                    pool.export().await.unwrap();
+                }
+                Err(error) => {
+                    assert!(!is_imported, "{error}");
+                    let text = error.to_string();
+                    assert!(text.contains("earlier process of this machine"), "{text}");
+                }
+            }
+        });
+    }
+}
