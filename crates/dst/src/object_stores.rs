@@ -1,7 +1,7 @@
 //! Data disks in object stores: the product's device over simulated stores.
 //!
 //! What always holds: a store is on no machine, so a power cut takes nothing of it; requests that
-//! had no effect by then have none.
+//! are on their way then come late, or never.
 //! Who calls: `disks.rs`.
 
 use std::rc::Rc;

@@ -58,6 +58,9 @@ impl BucketConfig {
 /// The longest time after which the effect of a request may come.
 const LATE_SPAN: Nanos = Nanos::from_secs(8);
 
+/// What a request changes, on its way to the store.
+type Effect = Rc<dyn Fn(&Bucket)>;
+
 /// The objects of a store. Its clients are made by [`Bucket::client`].
 pub struct Bucket {
     config: Cell<BucketConfig>,
@@ -68,6 +71,9 @@ pub struct Bucket {
     /// Where requests count as commands, and of which disk.
     counted: Option<(Rc<World>, usize)>,
     restarts: Cell<u64>,
+    /// Changes that have had no effect yet, by number.
+    under_way: RefCell<BTreeMap<u64, Effect>>,
+    changes_begun: Cell<u64>,
 }
 
 impl Bucket {
@@ -92,15 +98,47 @@ impl Bucket {
             rng: RefCell::new(seed.derive("bucket").rng()),
             counted,
             restarts: Cell::new(0),
+            under_way: RefCell::default(),
+            changes_begun: Cell::new(0),
         })
     }
 
-    /// Begins a new runtime, whose time begins anew. Requests of the one before that had no effect
-    /// yet have none. Returns how often this was called.
-    pub fn restart(&self) -> u64 {
+    /// Begins a new runtime, whose time begins anew. Of the changes that the one before had asked
+    /// for and that had no effect yet, half come late, if the store is one where requests do.
+    /// Returns how often this was called.
+    pub fn restart(self: &Rc<Self>) -> u64 {
         self.changes.take();
+        let left = self.under_way.take();
+        if self.config.get().late > 0 {
+            left.into_values().filter(|_| self.chance(500)).for_each(|effect| self.later(effect));
+        }
         self.restarts.set(self.restarts.get() + 1);
         self.restarts.get()
+    }
+
+    /// A change is on its way. Returns its number.
+    fn send(&self, effect: &Effect) -> u64 {
+        let number = self.changes_begun.get();
+        self.changes_begun.set(number + 1);
+        self.under_way.borrow_mut().insert(number, effect.clone());
+        number
+    }
+
+    /// A change arrived, or never will.
+    fn arrive(&self, number: u64) {
+        self.under_way.borrow_mut().remove(&number);
+    }
+
+    fn later(self: &Rc<Self>, effect: Effect) {
+        let bucket = self.clone();
+        let number = self.send(&effect);
+        let pause = Nanos(self.rng.borrow_mut().below(LATE_SPAN.0));
+        rt::spawn_detached(Box::pin(async move {
+            rt::sleep(pause).await;
+            bucket.arrive(number);
+            bucket.tell(|| "store: a late request".to_owned());
+            effect(&bucket);
+        }));
     }
 
     /// Takes over what another store holds, and how it goes on.
@@ -109,6 +147,8 @@ impl Bucket {
         self.objects.borrow_mut().clone_from(&other.objects.borrow());
         self.rng.borrow_mut().clone_from(&other.rng.borrow());
         self.restarts.set(other.restarts.get());
+        self.under_way.borrow_mut().clone_from(&other.under_way.borrow());
+        self.changes_begun.set(other.changes_begun.get());
         self.changes.take();
     }
 
@@ -247,8 +287,7 @@ impl BucketClient {
     }
 
     /// Lets a request reach the store, and draws what becomes of it.
-    async fn reach(&self, operation: Operation) -> Result<Fate, StoreError> {
-        self.bucket.begin(operation).await;
+    async fn reach(&self) -> Result<Fate, StoreError> {
         self.bucket.take_time().await;
         if self.bucket.config.get().down {
             rt::sleep(Nanos::from_secs(1)).await;
@@ -270,32 +309,32 @@ impl BucketClient {
         &self,
         change: impl Fn(&Bucket) -> Result<T, StoreError> + 'static,
     ) -> Result<T, StoreError> {
-        let fate = self.reach(Operation::Write).await?;
+        let change = Rc::new(change);
+        let effect: Effect = {
+            let change = change.clone();
+            Rc::new(move |bucket| drop(change(bucket)))
+        };
+        self.bucket.begin(Operation::Write).await;
+        let number = self.bucket.send(&effect);
+        let fate = self.reach().await;
+        self.bucket.arrive(number);
+        let fate = fate?;
         if fate == Fate::Refused {
             return Err(Self::unavailable("503 Slow Down"));
         }
         if fate == Fate::Late {
-            self.later(change);
+            self.bucket.later(effect);
             return Err(Self::unavailable("timed out"));
         }
         let answer = change(&self.bucket);
         match fate {
             Fate::Unanswered => return Err(Self::unavailable("connection reset")),
-            Fate::Repeated => self.later(change),
+            Fate::Repeated => self.bucket.later(effect),
             _ => {}
         }
         self.bucket.end(Operation::Write).await;
         self.bucket.take_time().await;
         answer
-    }
-
-    fn later<T: 'static>(&self, change: impl Fn(&Bucket) -> Result<T, StoreError> + 'static) {
-        let bucket = self.bucket.clone();
-        let pause = Nanos(bucket.rng.borrow_mut().below(LATE_SPAN.0));
-        rt::spawn_detached(Box::pin(async move {
-            rt::sleep(pause).await;
-            let _ = change(&bucket);
-        }));
     }
 }
 
@@ -311,7 +350,8 @@ impl Store for BucketClient {
 
     fn get<'a>(&'a self, name: &'a str, range: Option<Range<u64>>) -> Answer<'a, Vec<IoBytes>> {
         Box::pin(async move {
-            if self.reach(Operation::Read).await? != Fate::Answered {
+            self.bucket.begin(Operation::Read).await;
+            if self.reach().await? != Fate::Answered {
                 return Err(Self::unavailable("503 Slow Down"));
             }
             let found = self.bucket.objects.borrow().get(name).cloned();
@@ -337,7 +377,8 @@ impl Store for BucketClient {
 
     fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
         Box::pin(async move {
-            if self.reach(Operation::Read).await? != Fate::Answered {
+            self.bucket.begin(Operation::Read).await;
+            if self.reach().await? != Fate::Answered {
                 return Err(Self::unavailable("503 Slow Down"));
             }
             let names = self.bucket.listing(prefix);
