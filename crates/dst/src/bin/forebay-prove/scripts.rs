@@ -94,7 +94,8 @@ impl Script {
         let PoolSpec { groups, raid, log, data_disks, in_objects, .. } = spec;
         let place = if in_objects { " in objects" } else { "" };
         let times = if groups > 1 { format!("{groups} times ") } else { String::new() };
-        let name = format!("{}{times}{raid:?} of {}{place}, {log:?} log", self.name, data_disks / groups);
+        let name =
+            format!("{}{times}{raid:?} of {}{place}, {log:?} log", self.name, data_disks / groups);
         let scenario = (self.scenario)(spec);
         Visit { name, scenario, stride: self.stride, sees: self.sees }
     }
