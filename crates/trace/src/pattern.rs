@@ -96,7 +96,8 @@ impl PatternRow {
     /// Bytes of a read or write on average, cut off.
     #[must_use]
     pub fn avg_bytes(&self) -> u64 {
-        (self.read_bytes + self.written_bytes).checked_div(self.transfers).unwrap_or(0)
+        let bytes = u128::from(self.read_bytes) + u128::from(self.written_bytes);
+        bytes.checked_div(u128::from(self.transfers)).unwrap_or(0) as u64
     }
 
     fn add(&mut self, event: &Event, is_random: bool) {
