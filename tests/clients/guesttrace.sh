@@ -15,7 +15,8 @@ forebay trace record /dev/vda --out own.fbt 2>own.err &
 OWN=$!
 blktrace -d /dev/vda -D /tmp/out -o blk >blk.out 2>&1 &
 BLKTRACE=$!
-for i in $(seq 100); do grep -q recording own.err && [ -e blk.blktrace.0 ] && break; sleep 0.1; done
+while kill -0 $OWN 2>/dev/null && ! grep -q recording own.err; do sleep 0.1; done
+while kill -0 $BLKTRACE 2>/dev/null && [ ! -e blk.blktrace.0 ]; do sleep 0.1; done
 sleep 1
 fio --name=random --filename=/dev/vda --rw=randrw --percentage_random=70 --bsrange=4k-32k --direct=1 \
     --iodepth=1 --ioengine=psync --number_ios=2000 --size=64m --randseed=7 --write_iolog=fio.log >fio.out 2>&1
