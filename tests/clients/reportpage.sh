@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The page of 'forebay report' in a browser without a network: charts are drawn, in light and in dark,
-# and what is printed has them too.
+# The page of 'forebay report' in a browser without a network: charts are drawn, in light and in dark, the
+# keyboard reaches and reads them, and what is printed has them too.
 . "$(dirname "$0")/lib.sh"
 need chromium python3
 begin
@@ -20,6 +20,9 @@ drawn = len(re.findall(r'_echarts_instance_="', dom))
 print(f"{drawn} of {charts} charts are drawn")
 raise SystemExit(0 if drawn == charts > 5 else 1)
 END
+python3 "$HERE/keyboard.py" "file://$DIR/page.html" results.json >keyboard.said ||
+    fail "$(cat keyboard.said)"
+cat keyboard.said
 # The pictures are compared with those of golden/. UPDATE_GOLDEN=1 replaces these, after a look at them.
 [ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] ||
     skip "the pictures need the DejaVu fonts (Debian: apt-get install fonts-dejavu-core)"
@@ -60,6 +63,22 @@ light=$("$PICTURES" brightness light.small.png) dark=$("$PICTURES" brightness da
 [ "$light" -gt 180 ] && [ "$dark" -lt 100 ] || fail "light is $light bright, and dark $dark"
 if command -v pdftoppm >/dev/null; then
     browse --virtual-time-budget=10000 --no-pdf-header-footer --print-to-pdf="$DIR/page.pdf" "file://$DIR/page.html"
+    # Paper has the verdict first, each chart's title, and what is folded on the screen; it has no buttons.
+    pdftotext -layout page.pdf page.txt || fail "the printed page has no text"
+    python3 - <<'END' || fail "the printed page lacks what it should have"
+import json, re
+squeeze = lambda text: re.sub(r"[^a-z0-9]", "", text.lower())
+printed = squeeze(open("page.txt").read())
+results = json.load(open("results.json"))["experiments"]
+wanted = [e["title"] for e in results] + [c["title"] for e in results for c in e["charts"]]
+wanted += [f["text"] for f in results[0]["findings"]] + [e["method"] for e in results if e["method"]]
+missing = [text for text in wanted if squeeze(text) not in printed]
+extra = [text for text in ["Save as CSV", "Save results as JSON", "Logarithmic axis"] if squeeze(text) in printed]
+first = printed.find(squeeze(results[0]["findings"][0]["text"]))
+late = first > printed.find(squeeze(results[0]["charts"][0]["title"])) if results[0]["charts"] else False
+print(f"{len(wanted)} titles, findings and methods on paper; missing {missing}, in the way {extra}")
+raise SystemExit(1 if missing or extra or late else 0)
+END
     pdftoppm -r 50 -f 1 -l 2 -png page.pdf printed || fail "the printed page cannot be read"
     for sheet in printed-*[12].png; do
         name=${sheet%.png}
@@ -83,4 +102,4 @@ sed 's|</head>|<style>[_echarts_instance_] { visibility: hidden }</style></head>
 changed "a page without its first tables" notable.html
 changed "a page without charts" nochart.html
 changed "the dark page" cut.html dark
-pass "every chart is drawn, and light, dark, wide, narrow and printed pages look as they should"
+pass "every chart is drawn and read by the keyboard, and light, dark, wide, narrow and printed pages look as they should"

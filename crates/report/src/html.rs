@@ -168,7 +168,10 @@ fn same_x(a: &X, b: &X) -> bool {
 /// intervals).
 pub(crate) fn chart_table(chart: &Chart) -> String {
     let intervals = |s: &Series| s.points.iter().any(|p| p.low.is_some());
-    let mut out = String::from("<div class=\"scroll tall\"><table><thead><tr>");
+    let mut out = String::from(
+        "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Data\">\
+         <table><thead><tr>",
+    );
     let x_heading = match chart.kind {
         ChartKind::Line | ChartKind::Bar | ChartKind::Row | ChartKind::Interval => {
             heading(&chart.x.label, &chart.x.unit)

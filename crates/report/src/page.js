@@ -98,7 +98,8 @@
     const find = (name, x) => { const s = chart.series.find(q => q.name === name); return s && s.points.find(p => String(p.x) === String(x)); };
     return {
       animation: false, textStyle: { fontFamily: 'inherit', color: ink }, backgroundColor: 'transparent',
-      legend: { show: false },
+      // The legend that is seen is of the page; this one knows which series are switched off.
+      legend: { show: false, selected: Object.fromEntries(chart.series.map(s => [s.name, !hiddenOf((like || chart).key).has(s.name)])) },
       grid: { left: 8, right: 28, top: lying ? 12 : 34, bottom: lines ? 34 : lying ? 34 : 12, containLabel: true },
       tooltip: { trigger: lines ? 'axis' : 'axis', axisPointer: { type: lines ? 'line' : 'shadow' }, backgroundColor: panel, borderColor: line, textStyle: { color: ink, fontSize: 12 }, confine: true,
         formatter: rows => {
@@ -150,19 +151,60 @@
     const item = (s, i) => {
       const kind = s.role === 'published' ? 'published' : s.role === 'formula' || s.dashed ? 'dashed' : chart.kind === 'line' ? 'line' : 'bar';
       const name = part.part && s.name.startsWith(part.part + ', ') ? s.name.slice(part.part.length + 2) : s.name;
-      return '<li><i class="key ' + kind + '" style="color:' + paint[i] + '"></i>' + esc(name) + '</li>';
+      const pressed = !hiddenOf(chart.key).has(s.name);
+      return '<li><button type="button" aria-pressed="' + pressed + '" data-series="' + esc(s.name) + '"><i class="key ' + kind + '" style="color:' + paint[i] + '"></i>' + esc(name) + '</button></li>';
     };
     const seen = new Set();
     return '<ul class="legend">' + part.series.map((s, i) => seen.has(s.name) ? '' : (seen.add(s.name), item(s, i))).join('') + '</ul>';
   }
 
+  // The places of a chart that arrow keys lead to: numbers in order, or names as they are drawn.
+  function placesOf(chart) {
+    const all = chart.series.flatMap(s => s.points).filter(p => p.y !== null).map(p => p.x);
+    return chart.kind === 'line' ? [...new Set(all)].sort((a, b) => a - b) : [...new Set(all.map(String))];
+  }
+  // What a place has, in words.
+  function spokenAt(chart, place) {
+    const hidden = hiddenOf(chart.key), out = [];
+    for (const s of chart.series) {
+      const p = hidden.has(s.name) ? null : s.points.find(q => String(q.x) === String(place));
+      if (p && p.y !== null) out.push(s.name + ' ' + full(p.y) + (chart.y.unit ? ' ' + chart.y.unit : ''));
+    }
+    return (chart.kind === 'line' ? named(chart.x) + ' ' + full(place) : place) + ': ' + (out.join('; ') || 'nothing shown');
+  }
+  // Arrow keys, Home and End move the pointer of a chart; Escape takes it away.
+  function keys(area, drawn, chart, spoken) {
+    const places = placesOf(chart);
+    let at = -1;
+    const hide = () => { at = -1; spoken.textContent = ''; drawn.dispatchAction({ type: 'hideTip' }); drawn.dispatchAction({ type: 'updateAxisPointer', currTrigger: 'leave' }); };
+    area.addEventListener('keydown', e => {
+      if (e.ctrlKey || e.altKey || e.metaKey) return;
+      const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: places.length - 1 }[e.key];
+      if (e.key === 'Escape') return hide();
+      if (to === undefined || !places.length) return;
+      e.preventDefault();
+      at = Math.min(Math.max(to, 0), places.length - 1);
+      const lying = chart.kind === 'row' || chart.kind === 'interval', where = lying ? { yAxisIndex: 0 } : { xAxisIndex: 0 };
+      const along = drawn.convertToPixel(where, places[at]), across = (lying ? drawn.getWidth() : drawn.getHeight()) / 2;
+      drawn.dispatchAction({ type: 'showTip', x: lying ? across : along, y: lying ? along : across });
+      spoken.textContent = spokenAt(chart, places[at]);
+    });
+    area.addEventListener('blur', hide);
+  }
+
   let charts = [];
+  // Series that the reader has switched off, by chart.
+  const switchedOff = new Map();
+  function hiddenOf(key) {
+    if (!switchedOff.has(key)) switchedOff.set(key, new Set());
+    return switchedOff.get(key);
+  }
   const chartOf = node => results.experiments.find(e => e.id === node.dataset.experiment).charts[+node.dataset.chart];
   // What the reader has switched: the scale of the values' axis by chart.
   const scales = new Map();
   const keyOf = node => node.dataset.experiment + '/' + node.dataset.chart;
   function shown(node) {
-    const chart = chartOf(node), log = scales.get(keyOf(node));
+    const chart = { ...chartOf(node), key: keyOf(node) }, log = scales.get(chart.key);
     return log === undefined ? chart : { ...chart, y: { ...chart.y, log } };
   }
   function heightOf(chart) {
@@ -172,24 +214,43 @@
     return Math.max(150, 60 + names * Math.max(34, 12 + 15 * bars));
   }
   function drawOne(node) {
+    // The focus stays on its part of the chart when that is drawn anew.
+    const stops = () => [...node.querySelectorAll('button,[tabindex]')], stop = stops().indexOf(document.activeElement);
+    drawParts(node);
+    if (stop >= 0 && stops()[stop]) stops()[stop].focus({ preventScroll: true });
+  }
+  function drawParts(node) {
     for (const c of charts.filter(c => c.node === node)) c.drawn.dispose();
     charts = charts.filter(c => c.node !== node);
     node.textContent = '';
     const chart = shown(node), pieces = parts(chart);
     node.classList.toggle('multiples', pieces.length > 1);
     for (const part of pieces) {
-      const box = document.createElement('div'), area = document.createElement('div');
+      const box = document.createElement('div'), area = document.createElement('div'), spoken = document.createElement('p');
       box.className = 'panel';
       const paint = paintOf(part, chart);
       box.innerHTML = (part.part ? '<h4>' + esc(part.part) + '</h4>' : '') + legend(chart, part, paint);
       area.className = 'area';
       const height = heightOf(chart);
       if (height) area.style.height = height + 'px';
-      box.append(area);
+      area.tabIndex = 0;
+      area.setAttribute('role', 'group');
+      area.setAttribute('aria-roledescription', 'chart');
+      area.setAttribute('aria-label', chart.title + (part.part ? ', ' + part.part : '') + '. Arrow keys read its values.');
+      spoken.className = 'spoken';
+      spoken.setAttribute('aria-live', 'polite');
+      box.append(area, spoken);
       node.append(box);
       const drawn = echarts.init(area, null, { renderer: 'canvas', devicePixelRatio: Math.max(2, devicePixelRatio) });
       charts.push({ node, drawn, area });
       drawn.setOption(option(part, chart, area.clientWidth || 600), true);
+      keys(area, drawn, part, spoken);
+      for (const b of box.querySelectorAll('.legend button')) b.addEventListener('click', () => {
+        const hidden = hiddenOf(chart.key), name = b.dataset.series, off = !hidden.has(name);
+        if (off) hidden.add(name); else hidden.delete(name);
+        b.setAttribute('aria-pressed', String(!off));
+        drawn.dispatchAction({ type: off ? 'legendUnSelect' : 'legendSelect', name });
+      });
     }
   }
   function draw() { document.querySelectorAll('.chart').forEach(drawOne); }

@@ -158,7 +158,7 @@ fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
     let id = format!("{}-{}", escape(&experiment.id), escape(&chart.id));
     format!(
         "<figure id=\"{id}\"><figcaption><h3>{title}</h3><p>{caption}</p></figcaption>\
-         <div class=\"chart\" data-experiment=\"{exp}\" data-chart=\"{index}\" role=\"img\" \
+         <div class=\"chart\" data-experiment=\"{exp}\" data-chart=\"{index}\" role=\"group\" \
          aria-label=\"{title}. The values are in the table below.\"></div>\
          <p class=\"provenance\">{provenance}\
          <button type=\"button\" class=\"scale\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
@@ -260,13 +260,14 @@ pub fn render(results: &Results) -> String {
         "<!doctype html>\n<html lang=\"en\" class=\"{shape}\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title>\
-         <style>{STYLE}</style></head><body>\
+         <style>{STYLE}</style></head><body>{skip}\
          <header><div><h1>{title}</h1><p class=\"provenance\">{seed}\
          <span>{generator}</span><span id=\"written\"></span><span>{charts} charts</span>\
          {held}</p></div>\
          <div class=\"tools\"><button type=\"button\" id=\"save\">Save results as JSON</button>\
          <button type=\"button\" id=\"theme\" aria-label=\"Switch light and dark\">◐</button>\
-         </div></header><div class=\"page\">{nav}<main>{advice}{cards}{body}</main></div>\
+         </div></header><div class=\"page\">{nav}\
+         <main id=\"main\" tabindex=\"-1\">{advice}{cards}{body}</main></div>\
          <footer><p>Everything on this page is inside this file. Charts are drawn with Apache \
          ECharts 5.6.0 (Apache License 2.0; © The Apache Software Foundation; parts from \
          d3, BSD-3-Clause).\
@@ -282,6 +283,7 @@ pub fn render(results: &Results) -> String {
         },
         generator = escape(&results.generator),
         advice = advice(results),
+        skip = if single { "" } else { "<a class=\"skip\" href=\"#main\">Skip the list</a>" },
         nav = if single { String::new() } else { navigation(results) },
         cards = if single { String::new() } else { overview(results) },
         data = escape_script(&to_json(results)),
