@@ -26,6 +26,7 @@ use crate::commands::Outcome;
 use crate::control::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES};
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
+use crate::holders::refuse_used_file;
 use crate::render::{cut_findings_text, cut_tally_text, document};
 use crate::sealed::{Channel, Key, SealError};
 use crate::signals::{Signals, Stop};
@@ -136,6 +137,9 @@ async fn open(target: &str, read_only: bool) -> Result<Device, Failure> {
         let client = Client::connect(target).await;
         let client = client.map_err(|e| Failure::new(ErrorCode::ServerUnreachable, e))?;
         return Ok(Rc::new(client));
+    }
+    if !read_only {
+        refuse_used_file(Path::new(target))?;
     }
     let options = OpenOptions { read_only, exclusive: !read_only };
     Ok(Rc::new(open_file(Path::new(target), options).await?))

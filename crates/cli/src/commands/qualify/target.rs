@@ -18,6 +18,7 @@ use super::sensors::Sensors;
 use crate::args::QualifyArgs;
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
+use crate::holders::refuse_used_file;
 use crate::log;
 
 /// A device under test.
@@ -72,6 +73,7 @@ pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
         let disk = if let [only] = &below[..] { Some(only.clone()) } else { None };
         return Ok(Target::new(device, conditions, disk, below));
     }
+    refuse_half_uri(&args.target)?;
     let path = PathBuf::from(&args.target);
     let is_new = !path.exists() && !args.resume;
     if is_new {
@@ -87,6 +89,9 @@ pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
     }
     if is_new && args.plan {
         return Ok(planned(args));
+    }
+    if !args.read_only {
+        refuse_used_file(&path)?;
     }
     let options = OpenOptions { read_only: args.read_only, exclusive: !args.read_only };
     let opened = open_file(&path, options).await;
@@ -105,6 +110,17 @@ pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
     let mut target = Target::new(device, conditions, facts::disk_folder(&path), below);
     target.created = is_new.then_some(path);
     Ok(target)
+}
+
+/// Refuses `nbd:HOST:PORT`, which some programs take for an address, and which would be the name of
+/// a new file here.
+fn refuse_half_uri(target: &str) -> Result<(), Failure> {
+    let is_half = target.starts_with("nbd:") || target.starts_with("nbd+unix:");
+    if !is_half || Path::new(target).exists() {
+        return Ok(());
+    }
+    let message = format!("{target} is no URI and no file");
+    Err(Failure::usage(message).with_hint("write nbd://HOST:PORT/NAME, or ./ in front of a file"))
 }
 
 /// The disks whose traffic is counted: those that the operator names, else the target's own.

@@ -23,6 +23,7 @@ use super::open::Reading;
 use super::{ISSUE_FIRST, stage_name};
 use crate::args::{ReplayArgs, Speed};
 use crate::failure::{ErrorCode, Failure};
+use crate::holders::refuse_used_file;
 use crate::log;
 use crate::render::{self, TraceHead, document};
 use crate::signals::Stop;
@@ -248,6 +249,9 @@ async fn open(target: &str, read_only: bool) -> Result<Device, Failure> {
     if target.starts_with("nbd") && target.contains("://") {
         let client = Client::connect(target).await;
         return Ok(Rc::new(client.map_err(|e| Failure::new(ErrorCode::ServerUnreachable, e))?));
+    }
+    if !read_only {
+        refuse_used_file(Path::new(target))?;
     }
     let options = OpenOptions { read_only, exclusive: true };
     Ok(Rc::new(FileDevice::open(Path::new(target), options).await?))
