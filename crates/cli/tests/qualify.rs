@@ -70,6 +70,17 @@ fn file_that_does_not_exist_is_created_and_removed() {
     let scratch = Scratch::new("qualify-file");
     let plan = scratch.run("qualify new.img --size 32M --plan");
     assert!(plan.contains("quick profile for forebay"), "{plan}");
+    let limits = "p99 of durable writes at QD1 at most 1000 µs";
+    assert!(
+        plan.contains(limits) && plan.contains("writes of 4K, in order, durable by FUA"),
+        "{plan}"
+    );
+    let got = json(&scratch.run("qualify new.img --size 32M --plan --json --rated-tb 10"));
+    let share = got["max_bytes"].as_f64().unwrap() / 1e13 * 100.0;
+    assert_eq!((&got["command"], &got["target"]), (&"qualify".into(), &"new.img".into()));
+    assert!((got["max_rated_percent"].as_f64().unwrap() / share - 1.0).abs() < 1e-9, "{got}");
+    let first = &got["limits"][0];
+    assert_eq!((&first["limit"], &first["is_least"]), (&1000.0.into(), &false.into()));
     assert!(!scratch.0.join("new.img").exists());
     let text = scratch.run("qualify new.img --size 32M --shrink 1000");
     assert!(text.contains("verdict") && text.contains("write + flush, QD64"), "{text}");
@@ -80,6 +91,16 @@ fn file_that_does_not_exist_is_created_and_removed() {
     let small = refusal(&scratch, "qualify new.img --size 1M --force");
     assert!(small.contains("a qualification needs"), "{small}");
     assert!(!scratch.0.join("new.img").exists(), "a refusal leaves no file");
+}
+
+#[test]
+fn figures_that_make_no_sense_are_refused() {
+    let scratch = Scratch::new("qualify-figures");
+    for words in ["--price nan", "--price 0", "--price=-5", "--rated-tb inf", "--rated-tb 1e999"] {
+        let refused = refusal(&scratch, &format!("qualify new.img --plan {words}"));
+        assert!(refused.contains("it must be above 0"), "{words}: {refused}");
+    }
+    refusal(&scratch, "qualify sim:ddrdrive-x1 --plan --scale 0");
 }
 
 #[test]

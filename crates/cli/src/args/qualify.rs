@@ -74,14 +74,14 @@ pub struct QualifyArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Of sim:NAME: run the device at 1/N of its size [default: small enough to be quick].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub scale: Option<u32>,
     /// What documents say of its power-loss protection: of user data, of its map only, or none
     /// [default: unknown].
     #[arg(long, value_name = "WHAT", value_parser = protection_parser())]
     pub plp: Option<Protection>,
     /// Terabytes (10^12 bytes) of writes it is rated for [default: unknown].
-    #[arg(long, value_name = "TB")]
+    #[arg(long, value_name = "TB", value_parser = positive)]
     pub rated_tb: Option<f64>,
     /// Block devices below TARGET whose traffic is counted meanwhile; of a volume, its pool's
     /// devices [default: the disk of TARGET].
@@ -91,7 +91,7 @@ pub struct QualifyArgs {
     #[arg(long)]
     pub plain: bool,
     /// Its price in dollars [default: unknown].
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = positive)]
     pub price: Option<f64>,
     /// Versioned JSON.
     #[arg(long)]
@@ -135,6 +135,15 @@ pub struct ReportArgs {
     /// Print findings and tables as Markdown.
     #[arg(long, group = "form")]
     pub markdown: bool,
+}
+
+/// A number above 0.
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "write a number such as 600 or 0.5".to_owned())?;
+    if number > 0.0 && number.is_finite() {
+        return Ok(number);
+    }
+    Err("it must be above 0".to_owned())
 }
 
 fn purpose_parser() -> impl TypedValueParser<Value = Purpose> {

@@ -353,7 +353,10 @@ impl CacheSize {
 
 fn parse_cache_size(text: &str) -> Result<CacheSize, String> {
     let Some(percent) = text.strip_suffix('%') else {
-        return parse_bytes(text).map(CacheSize::Bytes).map_err(|e| e.to_string());
+        return match parse_bytes(text).map_err(|e| e.to_string())? {
+            0 => Err("a cache of no bytes holds nothing".to_owned()),
+            bytes => Ok(CacheSize::Bytes(bytes)),
+        };
     };
     let share: f64 = percent.parse().map_err(|_| "write a share as 1% or 0.5%".to_owned())?;
     if !(share > 0.0 && share <= 100.0) {

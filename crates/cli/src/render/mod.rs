@@ -8,6 +8,7 @@ mod events;
 mod iostat;
 mod json;
 mod numbers;
+mod plan;
 mod pool_list;
 mod pools;
 mod power_cut;
@@ -25,6 +26,7 @@ pub use events::{advised, event_json, event_text};
 pub use iostat::{IostatRow, iostat_header, iostat_json, iostat_rows, iostat_text};
 pub use json::{JSON_VERSION, document, failure_json};
 pub use numbers::{bytes, count, percent};
+pub use plan::{plan_json, plan_text};
 pub use pool_list::{Listed, Vdevs, pool_list};
 pub use pools::{
     found_json, found_text, history_json, history_text, is_computed_of_pool, layout, pool_get,

@@ -26,7 +26,7 @@ use forebay_qualify::{
     StepKind, Traffic, Verdict, findings, run_step,
 };
 use forebay_rt::Runtime;
-use forebay_units::{Nanos, format_bytes};
+use forebay_units::Nanos;
 use serde::Serialize;
 
 use self::log_file::LogFile;
@@ -37,7 +37,7 @@ use crate::args::{QualifyArgs, QualifyCommand, QualifyVerb, Wait};
 use crate::clock;
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
-use crate::render::{document, qualification_text};
+use crate::render::{document, plan_json, plan_text, qualification_text};
 use crate::signals::{Signals, Stop};
 use crate::terminal::Screen;
 
@@ -101,7 +101,11 @@ async fn on_target(
     };
     let Some(mut log) = log else {
         target.remove_created();
-        return Ok(Outcome::text(plan_text(&run.plan)));
+        let rated_bytes = run.conditions.rated_bytes;
+        return Ok(Outcome::text(match args.json {
+            true => plan_json(&args.target, &run.plan, rated_bytes),
+            false => plan_text(&run.plan, rated_bytes),
+        }));
     };
     let with = With { target: &target, purge, stop: stop.as_deref() };
     let run = run_plan(args, &with, run, &mut log).await?;
@@ -187,28 +191,6 @@ fn keep(
     Ok(())
 }
 
-/// What a run will do, before it does it.
-fn plan_text(plan: &Plan) -> String {
-    let span = clock::duration(plan.limit().as_secs_f64().ceil() as u64);
-    let what = match plan.procedure {
-        Some(procedure) => format!("the procedure {}", procedure.name()),
-        None => format!("{} profile for {}", plan.profile.name(), plan.purpose.name()),
-    };
-    let what = match plan.only {
-        Some(part) => format!("{what}, only its part '{}'", part.name()),
-        None => what,
-    };
-    let steps = plan.steps.len();
-    let mut text = format!("plan         {what}: {steps} steps, {span} at most\n");
-    let written = match plan.max_bytes() {
-        0 => "nothing".to_owned(),
-        bytes => format!("{} at most", format_bytes(bytes)),
-    };
-    let span = format_bytes(plan.span_bytes);
-    text.push_str(&format!("writes       {written}, within the first {span}\n"));
-    text
-}
-
 /// What a plan is run with.
 struct With<'a> {
     target: &'a Target,
@@ -225,11 +207,8 @@ async fn run_plan(
 ) -> Result<Qualification, Failure> {
     let With { target, stop, .. } = *with;
     let screen = Screen::stderr();
-    for line in plan_text(&run.plan).lines() {
+    for line in plan_text(&run.plan, run.conditions.rated_bytes).lines() {
         screen.say(line);
-    }
-    if let Some(share) = rated_share(&run) {
-        screen.say(&format!("endurance    {share:.3} % of the rated writes at most"));
     }
     for key in ["counters", "sensors"] {
         if let Some(what) = run.conditions.details.get(key) {
@@ -277,11 +256,6 @@ async fn run_plan(
         run.verdict = Some(verdict);
     }
     Ok(run)
-}
-
-/// Percent of the rated writes that the plan may take.
-fn rated_share(run: &Qualification) -> Option<f64> {
-    Some(run.plan.max_bytes() as f64 / run.conditions.rated_bytes? * 100.0)
 }
 
 /// The operator's side of a running plan.
