@@ -44,10 +44,12 @@ pub(super) fn stages(shown: &[Shown<'_>]) -> Experiment {
             let rested = stage(Stage::Rested);
             let shrink = f64::from(of.run.plan.shrink);
             let fresh_min = minutes(fresh, shrink);
-            let mut points = vec![Point::at(0.0, first.measured.iops())];
+            let mut points: Vec<Point> =
+                rate(first).map(|rate| Point::at(0.0, rate)).into_iter().collect();
             points.extend(samples(fresh, 0.0, shrink));
             if let Some(rested) = rested {
-                // The rest lasts as long as the load before it.
+                // The rest lasts as long as the load before it: a gap, and no rise of the rate.
+                points.push(Point { y: None, ..Point::at(fresh_min, 0.0) });
                 points.extend(samples(rested, 2.0 * fresh_min, shrink));
                 if lines.bands.is_empty() {
                     let (from, to) = (fresh_min, 2.0 * fresh_min);
@@ -74,6 +76,11 @@ pub(super) fn stages(shown: &[Shown<'_>]) -> Experiment {
     e
 }
 
+/// Writes a second; unknown where the load ended before its first write did.
+fn rate(outcome: &Outcome) -> Option<f64> {
+    (outcome.measured.requests > 0).then(|| outcome.measured.iops())
+}
+
 /// How long a stage is meant to last, in minutes of the procedure.
 fn minutes(outcome: &Outcome, shrink: f64) -> f64 {
     outcome.job.limit_ns as f64 * shrink / 60e9
@@ -87,12 +94,13 @@ fn samples(outcome: &Outcome, from_min: f64, shrink: f64) -> impl Iterator<Item 
 /// Random writes in a sentence.
 fn turning_text(first: &Outcome, fresh: &Outcome, rested: Option<&Outcome>) -> String {
     let last = |o: &Outcome| o.measured.samples.last().map_or(0.0, |s| s.iops);
-    let (at_first, at_last) = (first.measured.iops(), last(fresh));
+    let at_first = rate(first).map_or("unknown".to_owned(), |rate| format!("{rate:.0}"));
+    let at_last = last(fresh);
     let rested =
         rested.map(last).map(|rate| format!(", {rate:.0} in the last minute behind a rest"));
     let rested = rested.unwrap_or_default();
     format!(
-        "random writes a second: {at_first:.0} in the first second, {at_last:.0} in the load's \
+        "random writes a second: {at_first} in the first second, {at_last:.0} in the load's \
          last minute{rested}"
     )
 }
@@ -103,7 +111,7 @@ fn row(name: String, first: &Outcome, fresh: &Outcome, rested: Option<&Outcome>)
     let end = rested.unwrap_or(fresh);
     vec![
         Cell::text(name),
-        Cell::number(first.measured.iops()),
+        Cell::maybe(rate(first)),
         Cell::maybe(last(fresh)),
         Cell::maybe(rested.and_then(begin)),
         Cell::maybe(rested.and_then(last)),

@@ -79,6 +79,19 @@ fn run_2010(nature: Nature) -> Qualification {
 }
 
 #[test]
+fn first_second_without_a_write_is_unknown() {
+    let mut run = run_2010(fakes::HONEST);
+    let is_first =
+        |o: &&mut Outcome| matches!(o.kind, StepKind::Procedure { stage: Stage::FirstSecond, .. });
+    run.outcomes.iter_mut().filter(is_first).for_each(|o| o.measured.requests = 0);
+    let results = results(&[run], "test 1");
+    let shown = results.experiments.iter().find(|e| e.id == "procedure").unwrap();
+    let first = &shown.tables[0].rows[0][1].value;
+    assert!(matches!(first, forebay_report::Value::Unknown(())), "{first:?}");
+    assert!(shown.findings[0].text.contains("unknown in the first second"));
+}
+
+#[test]
 fn degradation_and_misalignment_show_in_the_turning_points() {
     let nature =
         Nature { misaligned_factor: 2.0, degrades: Some((100 << 20, 3.0)), ..fakes::HONEST };
@@ -95,6 +108,11 @@ fn degradation_and_misalignment_show_in_the_turning_points() {
     let end = shown.charts[0].series[0].points.last().unwrap();
     let forebay_report::X::Number(end) = end.x else { panic!("a number") };
     assert!((179.0..181.5).contains(&end), "{end}");
+    // The line has a gap there, and no rise from the load before to the load behind.
+    for chart in &shown.charts {
+        let gaps = chart.series[0].points.iter().filter(|p| p.y.is_none());
+        assert_eq!(gaps.map(|p| &p.x).collect::<Vec<_>>(), [&forebay_report::X::Number(60.0)]);
+    }
     let value = |row: usize, column: usize| {
         let forebay_report::Value::Number(n) = shown.tables[0].rows[row][column].value else {
             panic!("a number")
