@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The screen of 'forebay qualify' on a terminal: rate, percentiles, the window of the steady state and the time that
+# is left, through a whole run; Ctrl-C leaves the terminal as it was, and the run can be taken up again.
+. "$(dirname "$0")/lib.sh"
+need python3
+begin
+on_terminal() { python3 "$HERE/terminal.py" "$@" >"$DIR/screen" 2>&1 || fail "$*: $(tail -c 400 "$DIR/screen" | cat -v)"; }
+QUALIFY=("$FOREBAY" qualify disk.img --size 64M)
+on_terminal 'no round yet' '' -- "${QUALIFY[@]}" --shrink 10 --out whole.fbq
+for word in 'no round yet' 'five rounds are needed' 'p99\.999' 'longest' 'range' 'slope' 'left' 'verdict'; do
+    grep -q "$word" "$DIR/screen" || fail "the screen lacks '$word': $(tail -c 400 "$DIR/screen" | cat -v)"
+done
+[ ! -e disk.img ] || fail "the file of a complete run is still there"
+# An interrupted run ends with 1, and so does the helper; what it says of the terminal would come first.
+python3 "$HERE/terminal.py" 'no round yet' C-c -- "${QUALIFY[@]}" --out part.fbq >"$DIR/screen" 2>&1
+grep -q 'with --resume goes on' "$DIR/screen" || fail "Ctrl-C does not say how to go on: $(tail -c 400 "$DIR/screen" | cat -v)"
+[ -e disk.img ] || fail "an interrupted run has lost its file"
+steps() { grep -c '"step"' "$1"; }
+done_before=$(steps part.fbq)
+refuse "$FOREBAY" qualify disk.img --size 64M --shrink 10 --plain --out part.fbq --resume
+"${QUALIFY[@]}" --plain --out part.fbq --resume >"$DIR/resumed" 2>&1 &
+RUN_PID=$!
+undo "kill -9 $RUN_PID"
+more() { [ "$(steps part.fbq)" -gt "$done_before" ]; }
+await 120 "the run goes on with the next step" more
+kill -9 $RUN_PID
+wait $RUN_PID 2>/dev/null
+run "$FOREBAY" report part.fbq -o part.html
+pass "the screen has what it should, and an interrupted and a killed run go on"
