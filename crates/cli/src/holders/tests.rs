@@ -1,3 +1,5 @@
+#![allow(clippy::disallowed_methods, reason = "a test makes the kernel's files itself")]
+
 use super::*;
 
 #[test]

@@ -61,10 +61,16 @@ fn latencies(run: &Qualification) -> String {
             ns.map_or_else(|| "-".to_owned(), |ns| format!("{:.0}", ns as f64 / 1e3))
         };
         let title = forebay_qualify::Step { kind: outcome.kind, job: outcome.job }.title();
-        let mut row = vec![title, format!("{:.0}", outcome.measured.iops())];
+        // A load that ended before its first request did has no rate.
+        let rate = match outcome.measured.requests {
+            0 => "-".to_owned(),
+            _ => format!("{:.0}", outcome.measured.iops()),
+        };
+        let mut row = vec![title, rate];
         let shown = [latency.p50_ns, latency.p99_ns, latency.p999_ns];
         row.extend(shown.map(micros));
-        row.extend([latency.p9999_ns, latency.p99999_ns, Some(latency.max_ns)].map(micros));
+        let max_ns = (outcome.measured.requests > 0).then_some(latency.max_ns);
+        row.extend([latency.p9999_ns, latency.p99999_ns, max_ns].map(micros));
         table.push(row);
         is_empty = false;
     }
