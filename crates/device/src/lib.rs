@@ -29,7 +29,7 @@ pub use file::{FileDevice, OpenOptions, probe_size_bytes};
 pub use layers::Layer;
 pub use mapping::Mapping;
 pub use memory::MemoryDevice;
-pub use objects::ObjectStats;
+pub use objects::{FailingRequest, ObjectStats, StoreRequest};
 pub use reservation::{ReservationChange, ReservationKey, Reservations};
 
 /// What a device call returns while it runs.

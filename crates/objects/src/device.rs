@@ -66,10 +66,9 @@ impl ObjectDevice {
 impl Inner {
     fn stats(&self) -> ObjectStats {
         let state = self.chain.state.borrow();
-        let objects = state.extents.objects();
         ObjectStats {
-            objects: objects.len() as u64,
-            stored_bytes: objects.map(|(_, blocks)| u64::from(blocks) * BLOCK_BYTES).sum(),
+            objects: state.extents.objects().len() as u64,
+            stored_bytes: state.extents.stored_blocks() * BLOCK_BYTES,
             waiting_bytes: self.pending.borrow().memory_bytes,
             ..self.chain.requests.stats()
         }

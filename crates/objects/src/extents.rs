@@ -9,6 +9,8 @@ use forebay_format::objects::{Extent, ObjectId};
 pub(crate) struct Extents {
     by_block: BTreeMap<u64, Extent>,
     objects: BTreeMap<ObjectId, Use>,
+    /// Blocks of all objects.
+    stored_blocks: u64,
     /// Objects of which nothing is needed any more.
     unused: Vec<ObjectId>,
 }
@@ -30,6 +32,7 @@ impl Extents {
             used.needed += extent.blocks;
             found.by_block.insert(extent.first_block, *extent);
         }
+        found.count_stored();
         found
     }
 
@@ -37,7 +40,9 @@ impl Extents {
     pub fn insert(&mut self, extent: Extent) {
         self.remove(extent.first_block, u64::from(extent.blocks));
         let used = self.objects.entry(extent.object).or_insert(Use { blocks: 0, needed: 0 });
-        used.blocks = used.blocks.max(extent.at + extent.blocks);
+        let blocks = used.blocks.max(extent.at + extent.blocks);
+        self.stored_blocks += u64::from(blocks - used.blocks);
+        used.blocks = blocks;
         used.needed += extent.blocks;
         let before = self.by_block.range_mut(..extent.first_block).next_back();
         match before {
@@ -73,6 +78,7 @@ impl Extents {
         let used = self.objects.get_mut(&object).expect("extents lie in objects that are known");
         used.needed -= blocks;
         if used.needed == 0 {
+            self.stored_blocks -= u64::from(used.blocks);
             self.objects.remove(&object);
             self.unused.push(object);
         }
@@ -107,6 +113,16 @@ impl Extents {
         self.by_block.retain(|_, extent| keep(extent.object));
         self.objects.retain(|object, _| keep(*object));
         self.unused.clear();
+        self.count_stored();
+    }
+
+    fn count_stored(&mut self) {
+        self.stored_blocks = self.objects.values().map(|used| u64::from(used.blocks)).sum();
+    }
+
+    /// Blocks of all objects.
+    pub fn stored_blocks(&self) -> u64 {
+        self.stored_blocks
     }
 
     /// Whether something of the object is needed.
@@ -195,6 +211,8 @@ mod tests {
                 }
                 unused.extend(extents.take_unused());
             }
+            let stored: u64 = extents.objects().map(|(_, blocks)| u64::from(blocks)).sum();
+            prop_assert_eq!(extents.stored_blocks(), stored);
             let found = extents.lookup(3, BLOCKS as u64);
             let mut seen = vec![None; BLOCKS + 20];
             for extent in &found {

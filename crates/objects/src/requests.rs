@@ -5,11 +5,12 @@ use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::{IoBytes, ObjectStats};
+use forebay_device::{IoBytes, ObjectStats, StoreRequest};
 use forebay_rt as rt;
 use forebay_rt::sync::Semaphore;
 use forebay_units::Nanos;
 
+use crate::attempts::Attempts;
 use crate::store::{Store, StoreError};
 
 /// The pause before a request is made again, at first.
@@ -29,6 +30,7 @@ pub(crate) struct Requests {
     /// Whether no caller waits any more: requests are not made again.
     abandoned: Cell<bool>,
     stats: RefCell<ObjectStats>,
+    attempts: Attempts,
 }
 
 impl Requests {
@@ -39,6 +41,7 @@ impl Requests {
             puts: Semaphore::new(DEPTH),
             abandoned: Cell::new(false),
             stats: RefCell::default(),
+            attempts: Attempts::default(),
         }
     }
 
@@ -52,7 +55,11 @@ impl Requests {
     }
 
     pub fn stats(&self) -> ObjectStats {
-        *self.stats.borrow()
+        ObjectStats {
+            silent_for: self.attempts.silent_for(),
+            failing: self.attempts.failing(),
+            ..self.stats.borrow().clone()
+        }
     }
 
     pub async fn put(
@@ -68,7 +75,7 @@ impl Requests {
             self.stats.borrow_mut().put_bytes += bytes;
             self.store.put(name, parts.clone(), only_new)
         };
-        self.until_answered(put).await
+        self.until_answered((StoreRequest::Put, name), put).await
     }
 
     pub async fn get(
@@ -81,7 +88,7 @@ impl Requests {
             self.stats.borrow_mut().gets += 1;
             self.store.get(name, range.clone())
         };
-        let parts = self.until_answered(get).await?;
+        let parts = self.until_answered((StoreRequest::Get, name), get).await?;
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         self.stats.borrow_mut().got_bytes += bytes;
         Ok(parts)
@@ -92,7 +99,7 @@ impl Requests {
             self.stats.borrow_mut().lists += 1;
             self.store.list(prefix)
         };
-        self.until_answered(list).await
+        self.until_answered((StoreRequest::List, prefix), list).await
     }
 
     pub async fn delete(&self, names: Vec<String>) -> Result<(), StoreError> {
@@ -101,20 +108,30 @@ impl Requests {
                 self.stats.borrow_mut().deletes += part.len() as u64;
                 self.store.delete(part.to_vec())
             };
-            self.until_answered(delete).await?;
+            self.until_answered((StoreRequest::Delete, &part[0]), delete).await?;
         }
         Ok(())
     }
 
     /// Makes a request until it is answered. Pauses grow, and vary so that clients of a store that
     /// comes back do not ask all at once.
-    async fn until_answered<T, F>(&self, mut request: impl FnMut() -> F) -> Result<T, StoreError>
+    async fn until_answered<T, F>(
+        &self,
+        what: (StoreRequest, &str),
+        mut request: impl FnMut() -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let mut pause = FIRST_PAUSE;
+        let attempt = self.attempts.begin(what);
         loop {
-            match request().await {
+            let answer = request().await;
+            match &answer {
+                Err(StoreError::Unavailable { text }) => attempt.failed(text),
+                _ => attempt.answered(),
+            }
+            match answer {
                 Err(StoreError::Unavailable { .. }) if !self.abandoned.get() => {
                     self.stats.borrow_mut().retries += 1;
                     rt::sleep(Nanos(pause.0 / 2 + rt::random_below(pause.0))).await;

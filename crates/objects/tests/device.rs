@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use forebay_device::{
     BlockDevice, DeviceError, ErrorKind, IoBuf, IoBytes, ReservationChange, ReservationKey,
+    StoreRequest,
 };
 use forebay_rt::{self as rt, Runtime};
 use forebay_sim::{Bucket, BucketConfig, Seed};
@@ -281,6 +282,58 @@ fn a_store_that_is_down_is_waited_for_until_nobody_waits() {
         bucket.set_config(BucketConfig::calm());
         device.write(4 << 20, fill(4096, 3), false).await.unwrap_err();
         device.flush().await.unwrap_err();
+    });
+}
+
+#[test]
+fn a_request_that_fails_alone_is_named_and_an_outage_is_not() {
+    Runtime::simulated(3).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(3));
+        let device = open(&bucket, 1).await;
+        device.write(2 << 20, fill(4096, 1), true).await.unwrap();
+        let beats = device.clone();
+        let _beats = rt::spawn(async move {
+            for beat in 0.. {
+                // Reads of labels, as a heartbeat's.
+                let _ = beats.read(786_432, IoBuf::zeroed(4096)).await;
+                assert!(beat < 10_000);
+                rt::sleep(Nanos::from_secs(1)).await;
+            }
+        });
+        // The store is away as a whole: it is silent, and no request is to blame.
+        bucket.set_config(BucketConfig { down: true, ..BucketConfig::calm() });
+        device.write(3 << 20, fill(4096, 2), false).await.unwrap();
+        let flushing = device.clone();
+        let flush = rt::spawn(async move { flushing.flush().await });
+        for _ in 0..60 {
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(device.stats().failing, []);
+        }
+        assert!(device.stats().silent_for.unwrap() >= Nanos::from_secs(55));
+        bucket.set_config(BucketConfig::calm());
+        for _ in 0..60 {
+            assert_eq!(device.stats().failing, []);
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        flush.await.unwrap();
+        assert_eq!(device.stats().silent_for, None);
+        // One object alone.
+        bucket.set_broken(Some("data/"));
+        device.write(4 << 20, fill(4096, 3), false).await.unwrap();
+        let flushing = device.clone();
+        let flush = rt::spawn(async move { flushing.flush().await });
+        rt::sleep(Nanos::from_secs(60)).await;
+        let stats = device.stats();
+        assert_eq!(stats.silent_for, None);
+        let [failing] = &stats.failing[..] else { panic!("{stats:?}") };
+        assert_eq!(failing.request, StoreRequest::Put);
+        assert!(failing.object.starts_with("data/") && failing.attempts > 3, "{failing:?}");
+        assert!(failing.failing_for >= Nanos::from_secs(55), "{failing:?}");
+        assert_eq!(failing.error, "500 Internal Server Error");
+        bucket.set_broken(None);
+        flush.await.unwrap();
+        assert_eq!(device.stats().failing, []);
+        expect(&device, 4 << 20, &fill(4096, 3)).await;
     });
 }
 

@@ -68,6 +68,8 @@ pub struct Bucket {
     /// Changes of names, for listings: when, which, and whether it is there.
     changes: RefCell<Vec<(Nanos, String, bool)>>,
     rng: RefCell<Rng>,
+    /// Requests for objects whose names begin so are answered with 500.
+    broken: RefCell<Option<String>>,
     /// Where requests count as commands, and of which disk.
     counted: Option<(Rc<World>, usize)>,
     restarts: Cell<u64>,
@@ -96,6 +98,7 @@ impl Bucket {
             objects: RefCell::default(),
             changes: RefCell::default(),
             rng: RefCell::new(seed.derive("bucket").rng()),
+            broken: RefCell::default(),
             counted,
             restarts: Cell::new(0),
             under_way: RefCell::default(),
@@ -172,6 +175,15 @@ impl Bucket {
     /// Loses an object. Returns whether there was one.
     pub fn lose(&self, name: &str) -> bool {
         self.objects.borrow_mut().remove(name).is_some()
+    }
+
+    /// From here on requests for objects whose names begin with `prefix` are answered with 500.
+    pub fn set_broken(&self, prefix: Option<&str>) {
+        *self.broken.borrow_mut() = prefix.map(str::to_owned);
+    }
+
+    fn is_broken(&self, name: &str) -> bool {
+        self.broken.borrow().as_ref().is_some_and(|prefix| name.starts_with(prefix.as_str()))
     }
 
     fn chance(&self, thousandths: u64) -> bool {
@@ -286,6 +298,13 @@ impl BucketClient {
         StoreError::Unavailable { text: text.to_owned() }
     }
 
+    /// A request for an object that the store cannot handle.
+    async fn fail<T>(&self) -> Result<T, StoreError> {
+        self.bucket.begin(Operation::Read).await;
+        self.reach().await?;
+        Err(Self::unavailable("500 Internal Server Error"))
+    }
+
     /// Lets a request reach the store, and draws what becomes of it.
     async fn reach(&self) -> Result<Fate, StoreError> {
         self.bucket.take_time().await;
@@ -344,12 +363,18 @@ impl Store for BucketClient {
     }
 
     fn put<'a>(&'a self, name: &'a str, parts: Vec<IoBytes>, only_new: bool) -> Answer<'a, ()> {
+        if self.bucket.is_broken(name) {
+            return Box::pin(self.fail());
+        }
         let name = name.to_owned();
         Box::pin(self.change(move |bucket| bucket.store(&name, &parts, only_new)))
     }
 
     fn get<'a>(&'a self, name: &'a str, range: Option<Range<u64>>) -> Answer<'a, Vec<IoBytes>> {
         Box::pin(async move {
+            if self.bucket.is_broken(name) {
+                return self.fail().await;
+            }
             self.bucket.begin(Operation::Read).await;
             if self.reach().await? != Fate::Answered {
                 return Err(Self::unavailable("503 Slow Down"));
