@@ -18,7 +18,10 @@ use crate::heartbeat::{Owner, read_heartbeat, write_heartbeat};
 use crate::monitor::{Monitor, Verdict};
 use crate::poller::PollMode;
 use crate::reservation::{holder_of, key_of};
-use crate::timing::{ACTIVITY_CHECK_DURATION, HEARTBEAT_INTERVAL, RETRY_INTERVAL, clock};
+use crate::timing::{
+    ACTIVITY_CHECK_DURATION, HEARTBEAT_INTERVAL, RETRY_INTERVAL, STORE_ACTIVITY_CHECK_DURATION,
+    clock,
+};
 
 /// A device that was found with a label of the pool.
 pub struct LabeledDevice {
@@ -30,10 +33,12 @@ pub struct LabeledDevice {
     pub heartbeat: Option<Heartbeat>,
 }
 
-/// Watches the heartbeats for [`ACTIVITY_CHECK_DURATION`]; an error if one of them changes.
+/// Watches the heartbeats for [`ACTIVITY_CHECK_DURATION`], or longer if one is in an object store;
+/// an error if one of them changes.
 pub async fn check_activity(devices: &[LabeledDevice]) -> Result<(), MultihostError> {
     let before = read_counters(devices).await;
-    rt::sleep(ACTIVITY_CHECK_DURATION).await;
+    let is_slow = devices.iter().any(|found| found.device.objects().is_some());
+    rt::sleep(if is_slow { STORE_ACTIVITY_CHECK_DURATION } else { ACTIVITY_CHECK_DURATION }).await;
     let after = read_counters(devices).await;
     for (at, found) in devices.iter().enumerate() {
         // A device that did not answer the first read is compared with its label, read just before.

@@ -27,6 +27,12 @@ pub async fn write_heartbeat(device: &Device, heartbeat: &Heartbeat) -> Result<(
     device.write(HEARTBEAT_OFFSET_BYTES, bytes, true).await
 }
 
+/// Writes a heartbeat that is durable with the next durable write.
+pub async fn leave_heartbeat(device: &Device, heartbeat: &Heartbeat) -> Result<(), DeviceError> {
+    let bytes = IoBuf::copy_of(&heartbeat.encode()).freeze();
+    device.write(HEARTBEAT_OFFSET_BYTES, bytes, false).await
+}
+
 /// Reads the heartbeat of a device: `None` if the block holds no valid one, an error if the device
 /// cannot be read.
 pub async fn read_heartbeat(device: &Device) -> Result<Option<Heartbeat>, DeviceError> {

@@ -12,6 +12,11 @@ pub const HEARTBEAT_VALID_FOR: Nanos = Nanos::from_secs(3);
 /// How long an import watches the heartbeats of another owner. After a takeover it waits as long
 /// again for an old owner that resumes: that owner reads the new heartbeat and stops.
 pub const ACTIVITY_CHECK_DURATION: Nanos = Nanos::from_secs(4);
+/// Interval between two heartbeats of an owner on a device in an object store, where each is a
+/// request that costs money.
+pub const STORE_HEARTBEAT_INTERVAL: Nanos = Nanos::from_secs(5);
+/// How long an import watches the heartbeats when one of them is in an object store.
+pub const STORE_ACTIVITY_CHECK_DURATION: Nanos = Nanos::from_secs(10);
 /// Age of a gap from which one device confirms ownership: another owner has renewed its heartbeat
 /// by then.
 pub(crate) const ONE_DEVICE_CONFIRMS_AFTER: Nanos = Nanos::from_millis(1500);
@@ -22,6 +27,10 @@ pub(crate) const MAX_POLL_DURATION: Nanos = Nanos::from_millis(900);
 
 // The old owner has stopped writing before the new one begins.
 const _: () = assert!(HEARTBEAT_VALID_FOR.0 < ACTIVITY_CHECK_DURATION.0);
+// An owner that looks a second late, at a store that answers slowly, is still seen.
+const _: () = assert!(
+    STORE_HEARTBEAT_INTERVAL.0 + 3 * HEARTBEAT_INTERVAL.0 < STORE_ACTIVITY_CHECK_DURATION.0
+);
 const _: () = assert!(ONE_DEVICE_CONFIRMS_AFTER.0 > HEARTBEAT_INTERVAL.0);
 
 /// The clock that heartbeats age by. It includes the time for which the machine was suspended.

@@ -146,9 +146,11 @@ impl Inner {
     async fn read_pages(&self, first_block: u64, out: &mut [u8]) -> Result<(), StoreError> {
         self.chain.refresh().await?;
         let (state, pending) = (self.chain.state.borrow(), self.pending.borrow());
+        // What a machine that was replaced has not recorded yet never will be.
+        let may_write = state.may_write(self.chain.host);
         for (block, out) in (first_block..).zip(out.chunks_mut(PAGE_BYTES)) {
             let known = state.pages.get(&block).map(|bytes| &bytes[..]);
-            match pending.page(block).or(known) {
+            match pending.page(block).filter(|_| may_write).or(known) {
                 Some(bytes) => out.copy_from_slice(bytes),
                 None => out.fill(0),
             }

@@ -15,6 +15,7 @@ use forebay_units::DeviceId;
 
 use crate::Pool;
 use crate::commit::error::SuspendReason;
+use crate::heartbeat::Heartbeats;
 use crate::labels::LabelError;
 use crate::scrub::error_log::Lost;
 use crate::status::PoolEvent;
@@ -39,6 +40,7 @@ pub(crate) struct HealthState {
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
     pub diagnosis: crate::diagnosis::Diagnosis,
+    pub heartbeats: Heartbeats,
     pub events: EventLog,
 }
 
@@ -57,6 +59,7 @@ impl HealthState {
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
             diagnosis: Default::default(),
+            heartbeats: Heartbeats::default(),
             events: EventLog::default(),
         }
     }

@@ -1,21 +1,66 @@
 //! The pool's heartbeat task: it shows other machines that the pool is in use, and stops the pool
 //! when another machine has taken it. The mechanism is the crate `multihost`.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::Device;
+use forebay_device::{Device, DeviceError};
 use forebay_format::label::Heartbeat;
+use forebay_format::superblock::Superblock;
 use forebay_multihost::{
-    HEARTBEAT_INTERVAL, Owner, PollMode, RETRY_INTERVAL, Verdict, write_heartbeat,
+    HEARTBEAT_INTERVAL, Owner, PollMode, RETRY_INTERVAL, STORE_HEARTBEAT_INTERVAL, Verdict,
+    leave_heartbeat, write_heartbeat,
 };
 use forebay_rt as rt;
-use forebay_units::{OwnerNonce, PoolGuid};
+use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
 use crate::Pool;
 use crate::admin::candidate::release_all;
 use crate::commit::error::SuspendReason;
+use crate::labels::write_root;
+
+/// Heartbeats of this owner so far.
+#[derive(Default)]
+pub(crate) struct Heartbeats {
+    count: Cell<u64>,
+    /// When a device in an object store last took one.
+    stored_at: Cell<Option<Nanos>>,
+}
+
+/// Whether each heartbeat on the device is a request that costs money.
+fn is_in_store(device: &Device) -> bool {
+    device.objects().is_some()
+}
 
 impl Pool {
+    fn next_heartbeat(&self) -> Heartbeat {
+        let beats = &self.health.heartbeats;
+        beats.count.set(beats.count.get() + 1);
+        self.heartbeat(beats.count.get())
+    }
+
+    /// Writes a root, and with it a heartbeat if that then costs no request of its own.
+    pub(crate) async fn write_root_and_heartbeat(
+        &self,
+        device: &Device,
+        root: &Superblock,
+    ) -> Result<(), DeviceError> {
+        if !is_in_store(device) {
+            return write_root(device, root).await;
+        }
+        leave_heartbeat(device, &self.next_heartbeat()).await?;
+        write_root(device, root).await?;
+        self.health.heartbeats.stored_at.set(Some(rt::now()));
+        Ok(())
+    }
+
+    /// Whether the first device needs no heartbeat yet.
+    fn is_heartbeat_recent(&self, devices: &[Device]) -> bool {
+        let is_recent = |at: Nanos| rt::now().since(at) < STORE_HEARTBEAT_INTERVAL;
+        devices.first().is_some_and(is_in_store)
+            && self.health.heartbeats.stored_at.get().is_some_and(is_recent)
+    }
+
     fn heartbeat(&self, beat: u64) -> Heartbeat {
         Heartbeat { pool: self.guid, nonce: self.nonce, host: self.opener.host(), beat }
     }
@@ -53,7 +98,7 @@ impl Pool {
         let monitor = self.opener.monitor();
         let fence = monitor.fence();
         let owner = Owner { pool: PoolGuid(self.guid), nonce: OwnerNonce(self.nonce) };
-        let (mut beat, mut pause) = (0, HEARTBEAT_INTERVAL);
+        let mut pause = HEARTBEAT_INTERVAL;
         fence.arm();
         loop {
             let is_ending = || self.lifecycle.closed.get() || self.is_stopped();
@@ -70,10 +115,14 @@ impl Pool {
             let devices = self.heartbeat_devices();
             match monitor.check(&devices, PollMode::FirstHeartbeat, owner).await {
                 Verdict::Confirmed(mut devices) => {
-                    beat += 1;
                     pause = HEARTBEAT_INTERVAL;
                     devices.extend(self.heartbeat_devices());
-                    monitor.write_to_first(&devices, self.heartbeat(beat)).await;
+                    if !self.is_heartbeat_recent(&devices) {
+                        if devices.first().is_some_and(is_in_store) {
+                            self.health.heartbeats.stored_at.set(Some(rt::now()));
+                        }
+                        monitor.write_to_first(&devices, self.next_heartbeat()).await;
+                    }
                     self.handle_failed_heartbeats();
                 }
                 Verdict::Unproven => pause = RETRY_INTERVAL,

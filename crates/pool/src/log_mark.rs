@@ -13,6 +13,8 @@ use crate::settings::LogWitness;
 
 /// The longest time between a frame and its mark.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
+/// The same while a data device is in an object store, where each mark is a request that costs money.
+const LONGEST_STORE_PAUSE: Nanos = Nanos::from_secs(5);
 /// The shortest time between two marks, unless durable writes wait for them.
 const SHORTEST_PAUSE: Nanos = Nanos::from_millis(100);
 
@@ -57,9 +59,12 @@ impl Pool {
     async fn pause_log_marks(&self, is_written: bool) {
         let begun = rt::now();
         let has_ended = || self.lifecycle.closing.get() || self.is_stopped();
+        let in_store =
+            self.label_devices().iter().any(|(_, open)| open.device().objects().is_some());
         let is_due = || match self.settings.get().log_witness {
             LogWitness::Always if is_written => true,
             LogWitness::Always => rt::now().since(begun) >= SHORTEST_PAUSE,
+            LogWitness::Idle if in_store => rt::now().since(begun) >= LONGEST_STORE_PAUSE,
             LogWitness::Idle => {
                 let age = rt::now().since(begun);
                 age >= SHORTEST_PAUSE && self.store.in_flight.is_empty() || age >= LONGEST_PAUSE

@@ -173,8 +173,8 @@ pub const POOL_PROPERTIES: &[Property] = &[
         values: "second, idle or always",
         effect: "When data devices note how far the log has come, so that an import notices a log \
                  device that came back without its last frames: within a second, at once while \
-                 they have nothing else to write, or before a durable write is answered (as slow \
-                 as a data device).",
+                 they have nothing else to write (in an object store within five seconds), or \
+                 before a durable write is answered (as slow as a data device).",
         takes_effect: AT_ONCE,
         check: |value| LogWitness::parse(value).is_some(),
     },

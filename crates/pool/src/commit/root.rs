@@ -17,7 +17,7 @@ use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId, VolumeId};
 use crate::Pool;
 use crate::commit::error::{CommitError, LabelPart};
 use crate::import::divergence::told;
-use crate::labels::{LabelError, write_config, write_root};
+use crate::labels::{LabelError, write_config};
 use crate::layout::ring_configs;
 use crate::opener::OpenDevice;
 use crate::state::Writers;
@@ -148,7 +148,7 @@ impl Pool {
     async fn put_root(&self, root: &Superblock) -> Result<(), CommitError> {
         let devices = self.label_devices();
         let handles: Vec<_> = devices.iter().map(|(_, open)| open.device()).collect();
-        let writes = handles.iter().map(|device| write_root(device, root));
+        let writes = handles.iter().map(|device| self.write_root_and_heartbeat(device, root));
         let outcomes = rt::join_all(writes).await;
         let bytes = 2 * forebay_format::label::SUPERBLOCK_BYTES;
         let mut verdict = LabelVerdict::default();
