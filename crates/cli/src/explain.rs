@@ -13,7 +13,7 @@ use forebay_lab::LabError;
 
 use crate::failure::{ErrorCode, Failure};
 
-pub use condition::{Advice, ConditionCode, advice};
+pub use condition::{Advice, ConditionCode, advice, reserve_line};
 pub use event::event_advice;
 pub use pool::importable_line;
 

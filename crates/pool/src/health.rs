@@ -20,6 +20,7 @@ use crate::labels::LabelError;
 use crate::scrub::error_log::Lost;
 use crate::status::PoolEvent;
 use crate::status::events::EventLog;
+use crate::store_watch::StoreWatch;
 
 pub(crate) struct HealthState {
     pub lost: RefCell<Lost>,
@@ -40,6 +41,7 @@ pub(crate) struct HealthState {
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
     pub diagnosis: crate::diagnosis::Diagnosis,
+    pub stores: StoreWatch,
     pub heartbeats: Heartbeats,
     pub events: EventLog,
 }
@@ -59,6 +61,7 @@ impl HealthState {
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
             diagnosis: Default::default(),
+            stores: StoreWatch::default(),
             heartbeats: Heartbeats::default(),
             events: EventLog::default(),
         }

@@ -36,6 +36,8 @@ mod spares;
 pub mod spec;
 mod state;
 pub mod status;
+mod store_prices;
+mod store_watch;
 mod transfer;
 mod volume;
 mod widens;

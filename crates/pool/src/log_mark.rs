@@ -13,7 +13,7 @@ use crate::settings::LogWitness;
 
 /// The longest time between a frame and its mark.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
-/// The same while a data device is in an object store, where each mark is a request that costs money.
+/// The same while a data device is in an object store, where each mark costs a request.
 const LONGEST_STORE_PAUSE: Nanos = Nanos::from_secs(5);
 /// The shortest time between two marks, unless durable writes wait for them.
 const SHORTEST_PAUSE: Nanos = Nanos::from_millis(100);

@@ -1,4 +1,5 @@
 //! Log devices in memory: their changes become events, and they are saved before they are let go.
+//! The task looks at object stores as well.
 
 use std::rc::Rc;
 
@@ -23,6 +24,7 @@ impl Pool {
                 return;
             }
             self.take_log_memory_changes();
+            self.look_at_stores();
         }
     }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use forebay_cache::Policy;
 use forebay_units::{Nanos, parse_bytes};
 
+use crate::store_prices::{DEFAULT_PRICES, StorePrices};
+
 /// When data devices are told how far the log has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogWitness {
@@ -75,10 +77,15 @@ pub(crate) struct Settings {
     pub log_witness: LogWitness,
     /// A log device that does not answer for so long is given up; zero: never.
     pub log_timeout: Nanos,
+    /// A warning is given when an object store is away and durable writes go on for fewer seconds;
+    /// `None`: never.
+    pub outage_warning_secs: Option<u64>,
     /// Bytes a second that a scan reads; `None`: as much time as it leaves to clients.
     pub scan_rate: Option<u64>,
     /// Seconds from the beginning of a scrub to that of the next; `None`: none begins by itself.
     pub scrub_every_secs: Option<u64>,
+    /// What an object store costs.
+    pub store_prices: StorePrices,
     /// Age at which a group is synced.
     pub txg_timeout: Nanos,
 }
@@ -117,12 +124,22 @@ impl Settings {
             log_witness: value("log_witness")
                 .and_then(LogWitness::parse)
                 .unwrap_or(LogWitness::Idle),
+            outage_warning_secs: match value("outage_warning") {
+                Some("off") => None,
+                text => text.and_then(|text| text.parse().ok()).or(Some(DEFAULT_WARNING_SECS)),
+            },
             scan_rate: bytes("scan_rate"),
             scrub_every_secs: value("scrub_every").and_then(parse_span_secs),
+            store_prices: StorePrices::parse(value("store_prices").unwrap_or(DEFAULT_PRICES))
+                .or_else(|| StorePrices::parse(DEFAULT_PRICES))
+                .expect("the default is one"),
             txg_timeout: seconds("txg_timeout", 5),
         }
     }
 }
+
+/// How long durable writes can go on without an object store when a warning is given.
+const DEFAULT_WARNING_SECS: u64 = 60;
 
 /// What a cache device may be written a day unless the operator says otherwise, in thousandths of
 /// its size: what drives for reading are made for.
@@ -204,8 +221,10 @@ mod tests {
             ("footer_cache", "2M"),
             ("log_timeout", "7"),
             ("log_witness", "always"),
+            ("outage_warning", "300"),
             ("scan_rate", "3M"),
             ("scrub_every", "30d"),
+            ("store_prices", "put=0.01"),
             ("txg_timeout", "9"),
         ];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -222,8 +241,10 @@ mod tests {
             footer_cache: 2 << 20,
             log_timeout: Nanos::from_secs(7),
             log_witness: LogWitness::Always,
+            outage_warning_secs: Some(300),
             scan_rate: Some(3 << 20),
             scrub_every_secs: Some(30 * 86_400),
+            store_prices: StorePrices::parse("put=0.01").unwrap(),
             txg_timeout: Nanos::from_secs(9),
         };
         assert_eq!(Settings::of(&BTreeMap::from(set)), expected);

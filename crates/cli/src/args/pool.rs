@@ -41,7 +41,8 @@ pub enum PoolCommand {
     #[command(
         after_help = "Examples:\n  forebay pool list -v\n  forebay pool list -Hp -o name,free\n\n\
         Fields: name, size, allocated, free, capacity, health, server, usable, available, \
-        dedupratio, compressratio, guid. As \
+        dedupratio, compressratio, guid; of pools in object stores objects, stored, requests, \
+        retries, cost, monthly. As \
         in zpool, size, allocated and free count bytes of the devices, parity included. usable is \
         what all volumes may take, and available the rest that no volume has set aside. server is \
         the id of the process that serves the pool."

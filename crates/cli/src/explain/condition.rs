@@ -1,8 +1,10 @@
 //! What is wrong with a pool, and what helps: a code for programs and two sentences.
 
 use forebay_pool::SuspendReason;
-use forebay_pool::status::{PoolCondition, PoolEvent};
+use forebay_pool::status::{OutageReserve, PoolCondition, PoolEvent, ReserveLimit};
 use serde::{Deserialize, Serialize};
+
+use crate::clock::duration;
 
 /// What is wrong with a pool, for programs. `docs/control.md` lists the codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +22,10 @@ pub enum ConditionCode {
     DevicesOffline,
     /// Devices are missing or have failed.
     DevicesFailed,
+    /// The object store answers no request.
+    StoreSilent,
+    /// A request to the object store fails again and again while others are answered.
+    StoreRequestFails,
     /// Operations on a device failed or gave wrong data, and the others made it good.
     DeviceErrors,
 }
@@ -67,6 +73,19 @@ pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
             bring_back(name),
         ),
         PoolCondition::DevicesFailed { last } => failed(name, last.as_ref()),
+        PoolCondition::StoreSilent { device, secs, reserve } => {
+            silent(name, device, *secs, reserve.as_ref())
+        }
+        PoolCondition::StoreRequestFails { device, failing } => (
+            ConditionCode::StoreRequestFails,
+            format!("A request to the object store fails again and again. {device}: {failing}."),
+            format!(
+                "Nothing that was answered is lost. It is made again until it succeeds; find out \
+                 from the store's own log why it refuses this object. If the object cannot be read \
+                 there, restore it from a copy of the bucket; 'forebay pool scrub {name}' then \
+                 says what else is missing."
+            ),
+        ),
         PoolCondition::DeviceErrors => (
             ConditionCode::DeviceErrors,
             "Some operations on a device failed or gave wrong data. They were made good from the \
@@ -79,6 +98,34 @@ pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
         ),
     };
     Advice { condition, status, action }
+}
+
+fn silent(
+    name: &str,
+    device: &str,
+    secs: u64,
+    reserve: Option<&OutageReserve>,
+) -> (ConditionCode, String, String) {
+    let mut status = format!("The object store of {device} has not answered for {secs} s.");
+    if let Some(lasts) = reserve.and_then(reserve_line) {
+        status.push_str(&format!(" Durable writes go on {lasts}."));
+    }
+    let action = format!(
+        "Bring the store or the way to it back. Nothing that was answered is lost meanwhile. After \
+         device_timeout the pool is suspended: 'forebay pool set device_timeout=off {name}' waits \
+         for ever."
+    );
+    (ConditionCode::StoreSilent, status, action)
+}
+
+/// For how long durable writes go on without the store, and what ends that.
+pub fn reserve_line(reserve: &OutageReserve) -> Option<String> {
+    let end = match reserve.limit? {
+        ReserveLimit::Log => "until the log is full",
+        ReserveLimit::Memory => "until memory (dirty_limit) is full",
+        ReserveLimit::DeviceTimeout => "until device_timeout",
+    };
+    Some(format!("for {} at the present rate, {end}", duration(reserve.secs?)))
 }
 
 fn suspended(name: &str, reason: &SuspendReason) -> (ConditionCode, String, String) {
@@ -121,6 +168,8 @@ fn bring_back(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_pool::status::FailingRequestStatus;
+
     use super::*;
 
     #[test]
@@ -131,6 +180,17 @@ mod tests {
             PoolCondition::Rebuilding,
             PoolCondition::DevicesOffline,
             PoolCondition::DevicesFailed { last: None },
+            PoolCondition::StoreSilent { device: "s3://b/t".into(), secs: 9, reserve: None },
+            PoolCondition::StoreRequestFails {
+                device: "s3://b/t".into(),
+                failing: FailingRequestStatus {
+                    request: "put".into(),
+                    object: "data/1".into(),
+                    failing_secs: 20,
+                    attempts: 9,
+                    error: "500".into(),
+                },
+            },
             PoolCondition::DeviceErrors,
         ];
         for condition in bad {

@@ -4,6 +4,11 @@ use forebay_pool::status::{EventKind, EventRecord};
 
 use crate::log::Level;
 
+const MEMORY_SHORT: &str =
+    "Give the machine more memory, or end other programs: writes are refused.";
+const STORE_AWAY: &str =
+    "Bring the object store back, or stop what writes: durable writes wait soon.";
+
 fn warning(advice: &str) -> (Level, String) {
     (Level::Warning, advice.to_owned())
 }
@@ -47,6 +52,8 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
                 "Reads go to the main store. 'forebay pool remove {pool} {device}' forgets it."
             ),
         ),
+        EventKind::StoreSilent | EventKind::StoreRequestFails => (Level::Warning, status),
+        EventKind::OutageReserveLow => (Level::Error, STORE_AWAY.to_owned()),
         EventKind::SpareTaken => (
             Level::Warning,
             format!("'forebay pool add {pool} spare NEW' provides for the next failure."),
@@ -63,10 +70,7 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
             Level::Error,
             format!("Make room: destroy or trim volumes, or 'forebay pool add {pool}' a group."),
         ),
-        EventKind::MemoryShort => (
-            Level::Error,
-            "Give the machine more memory, or end other programs: writes are refused.".to_owned(),
-        ),
+        EventKind::MemoryShort => (Level::Error, MEMORY_SHORT.to_owned()),
         EventKind::SnapshotNotTaken => warning("The next one is taken when it is due."),
         EventKind::StreamNotUndone => {
             (Level::Error, "'forebay volume receive -A' gives the stream up.".to_owned())
@@ -75,7 +79,9 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
             Level::Error,
             format!("When its devices are back, 'forebay pool clear {pool}' goes on."),
         ),
-        EventKind::LogDeviceReturned | EventKind::Import => (Level::Notice, String::new()),
+        EventKind::StoreAnswers | EventKind::LogDeviceReturned | EventKind::Import => {
+            (Level::Notice, String::new())
+        }
         EventKind::ScanBegan | EventKind::ScanEnded => (Level::Info, String::new()),
     }
 }

@@ -54,6 +54,8 @@ fn device_is_found_by_every_path_that_leads_to_it() {
         lost: Vec::new(),
         lost_count: 0,
         txg: 0,
+        outage_reserve: None,
+        store: None,
     };
     let offline = |device: String| renamed(&pool, Action::Offline { device });
     let named = |device: &str| Ok(Action::Offline { device: device.to_owned() });

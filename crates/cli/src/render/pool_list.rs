@@ -193,11 +193,18 @@ fn column(field: &str) -> Result<Column, Failure> {
         "guid" => Column::right("GUID"),
         "usable" => Column::right("USABLE"),
         "avail" | "available" => Column::right("AVAIL"),
+        "objects" => Column::right("OBJECTS"),
+        "stored" => Column::right("STORED"),
+        "requests" => Column::right("REQUESTS"),
+        "retries" => Column::right("RETRIES"),
+        "cost" => Column::right("COST"),
+        "monthly" => Column::right("MONTHLY"),
         other => {
             let fields = FIELDS.join(", ");
             return Err(Failure::usage(format!("'{other}' is not a field of pool list"))
                 .with_hint(format!(
-                    "use {fields}, usable, available, dedupratio, compressratio, guid"
+                    "use {fields}, usable, available, dedupratio, compressratio, guid; of pools in \
+                     object stores objects, stored, requests, retries, cost, monthly"
                 )));
         }
     })

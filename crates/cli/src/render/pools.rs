@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_pool::spec::PoolSpec;
-use forebay_pool::status::{FoundPool, Health, PoolSummary, VdevStatus};
+use forebay_pool::status::{FoundPool, Health, PoolSummary, StoreSummary, VdevStatus};
 use forebay_units::Layout;
 use serde::Serialize;
 
@@ -34,8 +34,24 @@ pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> 
             ratio(summary.compressed_referenced_bytes, summary.compressed_stored_bytes, exact)
         }
         "guid" => summary.guid.to_string(),
+        "objects" | "stored" | "requests" | "retries" | "cost" | "monthly" => {
+            store_field(summary.store.as_ref(), field, exact)
+        }
         "version" => summary.format_version.to_string(),
         _ => summary.health.as_str().to_owned(),
+    }
+}
+
+/// A field of a pool in an object store; a dash of another.
+fn store_field(store: Option<&StoreSummary>, field: &str, exact: bool) -> String {
+    let Some(store) = store else { return "-".to_owned() };
+    match field {
+        "objects" => store.objects.to_string(),
+        "stored" => bytes(store.stored_bytes, exact),
+        "requests" => store.requests.to_string(),
+        "retries" => store.retries.to_string(),
+        "cost" => format!("{:.4}", store.cost.requests + store.cost.egress),
+        _ => format!("{:.4}", store.cost.stored_a_month),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use forebay_pool::status::{LogMemory, PoolStatus, ScanKind, ScanPhase, ScanStatus, VdevStatus};
+use forebay_pool::status::{
+    LogMemory, PoolStatus, ScanKind, ScanPhase, ScanStatus, StoreCost, VdevStatus,
+};
 use serde::Serialize;
 
 use super::closed::Closed;
@@ -13,6 +15,7 @@ use crate::clock::{duration, local_time};
 use crate::control::StatusReport;
 use crate::drives::Drive;
 use crate::escape::visible;
+use crate::explain::reserve_line;
 
 /// A pool that could be opened.
 #[derive(Clone, Debug, Serialize)]
@@ -61,6 +64,7 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
     text.push_str(&spares(pool));
     logs.iter().for_each(|log| text.push_str(&log_memory(log)));
     groups.iter().for_each(|group| text.push_str(&objects(group)));
+    text.push_str(&store(pool, verbose));
     if verbose {
         text.push_str(&drive_lines(drives));
     }
@@ -233,6 +237,29 @@ fn objects(vdev: &VdevStatus) -> String {
         }
     }
     vdev.children.iter().for_each(|child| text.push_str(&objects(child)));
+    text
+}
+
+/// How long the pool does without its object store, and with `verbose` what the store costs.
+fn store(pool: &PoolStatus, verbose: bool) -> String {
+    let mut text = String::new();
+    if let Some(reserve) = &pool.outage_reserve {
+        let lasts = reserve_line(reserve).unwrap_or_else(|| "without an end".to_owned());
+        let rate = |free: u64, rate: u64| {
+            format!("{} free, {}/s written", bytes(free, false), bytes(rate, false))
+        };
+        let log = rate(reserve.log_free_bytes, reserve.log_bytes_per_sec);
+        let memory = rate(reserve.memory_free_bytes, reserve.write_bytes_per_sec);
+        text.push_str(&format!("\n\twithout the store writes go on {lasts}\n"));
+        text.push_str(&format!("\t  log: {log}; memory: {memory}\n"));
+    }
+    if let (Some(store), true) = (&pool.store, verbose) {
+        let StoreCost { requests, egress, stored_a_month } = store.cost;
+        text.push_str(&format!(
+            "\n\tcost by store_prices: {requests:.4} for requests and {egress:.4} for reads since \
+             it was opened, {stored_a_month:.4} a month for what is stored\n"
+        ));
+    }
     text
 }
 

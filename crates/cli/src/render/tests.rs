@@ -12,7 +12,10 @@ use forebay_pool::status::{
 };
 use forebay_units::Layout;
 
+mod pools;
 mod snapshots;
+
+use pools::summary;
 
 use super::*;
 use crate::args::{ListedKind, Listing};
@@ -116,6 +119,8 @@ fn healthy() -> PoolStatus {
         lost: vec![],
         lost_count: 0,
         txg: 42,
+        outage_reserve: None,
+        store: None,
     }
 }
 
@@ -157,26 +162,6 @@ fn open(pool: &PoolStatus) -> OpenPool {
         drives: Default::default(),
     };
     OpenPool { status, server_pid: Some(4321) }
-}
-
-fn summary() -> PoolSummary {
-    PoolSummary {
-        name: "tank".into(),
-        format_version: 6,
-        dedup_referenced_bytes: 36 << 30,
-        dedup_stored_bytes: 3 << 30,
-        compressed_referenced_bytes: 5 << 30,
-        compressed_stored_bytes: 2 << 30,
-        guid: 1_234_567_890_123_456_789,
-        size_bytes: 12 << 30,
-        alloc_bytes: 3 << 30,
-        free_bytes: 9 << 30,
-        available_bytes: 1 << 30,
-        raw_size_bytes: 18 << 30,
-        raw_alloc_bytes: 9 << 29,
-        raw_free_bytes: 27 << 29,
-        health: Health::Online,
-    }
 }
 
 fn ops(count: u64) -> OpCount {

@@ -10,6 +10,7 @@ use forebay_units::{DeviceId, parse_bytes};
 use crate::admin::error::{NameError, PropertyError};
 use crate::schedule::Schedule;
 use crate::settings::{FailMode, LogWitness, Settings, parse_milli, parse_span_secs};
+use crate::store_prices::{DEFAULT_PRICES, StorePrices};
 use crate::{Compression, DedupMode, Pool, SyncMode};
 
 /// A property that can be set.
@@ -179,6 +180,15 @@ pub const POOL_PROPERTIES: &[Property] = &[
         check: |value| LogWitness::parse(value).is_some(),
     },
     Property {
+        name: "outage_warning",
+        default: "60",
+        values: "seconds from 1 to 3600, or off",
+        effect: "A warning is given when the object store is away and memory and the log bear the \
+                 present rate of writes for a shorter time.",
+        takes_effect: AT_ONCE,
+        check: seconds_or_off,
+    },
+    Property {
         name: "scan_rate",
         default: "auto",
         values: "auto, or bytes a second from 1M to 1T",
@@ -193,6 +203,15 @@ pub const POOL_PROPERTIES: &[Property] = &[
         effect: "A scrub begins by itself so long after the last one began.",
         takes_effect: AT_ONCE,
         check: span_or_off,
+    },
+    Property {
+        name: "store_prices",
+        default: DEFAULT_PRICES,
+        values: "prices such as put=0.005,get=0.0004,month=0.023,egress=0.09, in any currency: of \
+                 a thousand puts, a thousand gets, a GiB stored for a month, a GiB read",
+        effect: "What an object store costs, for 'forebay pool list' and 'forebay pool status -v'.",
+        takes_effect: AT_ONCE,
+        check: |value| StorePrices::parse(value).is_some(),
     },
     Property {
         name: "txg_timeout",

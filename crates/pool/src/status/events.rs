@@ -18,6 +18,8 @@ use crate::cache_devices::CacheFault;
 use crate::commit::error::SuspendReason;
 use crate::label_check::LabelFault;
 use crate::labels::LabelError;
+use crate::status::FailingRequestStatus;
+use crate::status::objects::tell_of_store;
 
 /// Events that are kept.
 const MAX_KEPT: usize = 256;
@@ -118,6 +120,31 @@ pub enum PoolEvent {
         /// What is wrong with it.
         fault: CacheFault,
     },
+    /// The object store of a data device answers no request.
+    StoreSilent {
+        /// The device.
+        device: String,
+        /// For how many seconds durable writes go on at the present rate; none: no end is known.
+        lasts_secs: Option<u64>,
+    },
+    /// It answers again.
+    StoreAnswers {
+        /// The device.
+        device: String,
+    },
+    /// Durable writes will wait soon, because memory or the log is nearly full and the object store
+    /// is away.
+    OutageReserveLow {
+        /// For how many seconds they go on at the present rate.
+        lasts_secs: u64,
+    },
+    /// A request to the object store fails again and again while others are answered.
+    StoreRequestFails {
+        /// The device.
+        device: String,
+        /// The request.
+        failing: FailingRequestStatus,
+    },
     /// A spare, or an empty device at the same path, takes the place of a failed device.
     SpareTaken {
         /// The failed device.
@@ -212,6 +239,10 @@ event_kinds! {
     LogDeviceRefused "log-device-refused",
     LogMemoryChanged "log-memory-changed",
     CacheDeviceFailed "cache-device-failed",
+    StoreSilent "store-silent",
+    StoreAnswers "store-answers",
+    OutageReserveLow "outage-reserve-low",
+    StoreRequestFails "store-request-fails",
     SpareTaken "spare-taken",
     SpareNotTaken "spare-not-taken",
     LogNotStarted "log-not-started",
@@ -263,6 +294,10 @@ impl PoolEvent {
             Self::LogDeviceRefused { .. } => EventKind::LogDeviceRefused,
             Self::LogMemoryChanged { .. } => EventKind::LogMemoryChanged,
             Self::CacheDeviceFailed { .. } => EventKind::CacheDeviceFailed,
+            Self::StoreSilent { .. } => EventKind::StoreSilent,
+            Self::StoreAnswers { .. } => EventKind::StoreAnswers,
+            Self::OutageReserveLow { .. } => EventKind::OutageReserveLow,
+            Self::StoreRequestFails { .. } => EventKind::StoreRequestFails,
             Self::SpareTaken { .. } => EventKind::SpareTaken,
             Self::SpareNotTaken { .. } => EventKind::SpareNotTaken,
             Self::LogNotStarted(_) => EventKind::LogNotStarted,
@@ -294,6 +329,9 @@ impl PoolEvent {
             | Self::LogDeviceRefused { device, .. }
             | Self::LogMemoryChanged { device, .. }
             | Self::CacheDeviceFailed { device, .. }
+            | Self::StoreSilent { device, .. }
+            | Self::StoreAnswers { device }
+            | Self::StoreRequestFails { device, .. }
             | Self::SpareTaken { device, .. }
             | Self::SpareNotTaken { device, .. }
             | Self::LabelDamaged { device, .. }
@@ -305,6 +343,7 @@ impl PoolEvent {
             | Self::JournalDamaged { .. }
             | Self::JournalNotRenewed
             | Self::MemoryShort { .. }
+            | Self::OutageReserveLow { .. }
             | Self::SnapshotNotTaken { .. }
             | Self::StreamNotUndone { .. }
             | Self::Import(_)
@@ -325,6 +364,10 @@ impl PoolEvent {
                 | Self::SnapshotNotTaken { .. }
                 | Self::StreamNotUndone { .. }
                 | Self::LogMemoryChanged { .. }
+                | Self::StoreSilent { .. }
+                | Self::StoreAnswers { .. }
+                | Self::OutageReserveLow { .. }
+                | Self::StoreRequestFails { .. }
         )
     }
 }
@@ -414,6 +457,10 @@ impl fmt::Display for PoolEvent {
             Self::CacheDeviceFailed { device, fault } => {
                 write!(f, "cache device {device} is no longer used: {fault}")
             }
+            Self::StoreSilent { .. }
+            | Self::StoreAnswers { .. }
+            | Self::OutageReserveLow { .. }
+            | Self::StoreRequestFails { .. } => tell_of_store(f, self),
             Self::SpareTaken { device, by } if device == by => {
                 write!(f, "a new device is at {by} and replaces the failed one")
             }

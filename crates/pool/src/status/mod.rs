@@ -1,9 +1,10 @@
 //! Status: what a pool shows of itself. Every listing of the command line consists of these types.
 
 mod cache;
+mod condition;
 pub(crate) mod events;
 mod log_memory;
-mod objects;
+pub(crate) mod objects;
 mod pulse;
 pub(crate) mod report;
 mod services;
@@ -18,13 +19,15 @@ pub use forebay_format::config::{ScanKind, ScanPhase};
 use forebay_units::Layout;
 use serde::{Deserialize, Serialize};
 
-use crate::commit::error::SuspendReason;
 use crate::import::error::ImportErrorKind;
 
 pub use cache::{CacheDeviceStats, CacheStats};
+pub use condition::PoolCondition;
 pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
 pub use log_memory::{LogMemory, Survives};
-pub use objects::ObjectsStatus;
+pub use objects::{
+    FailingRequestStatus, ObjectsStatus, OutageReserve, ReserveLimit, StoreCost, StoreSummary,
+};
 pub use pulse::{Pulse, Timings};
 pub use services::{CompressionStats, DedupStats};
 pub use space::VdevSpace;
@@ -218,28 +221,6 @@ pub struct ScanStatus {
     pub errors: u64,
 }
 
-/// What is wrong with a pool; the first that applies, the gravest first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PoolCondition {
-    /// It takes no more writes.
-    Suspended(SuspendReason),
-    /// Some data cannot be read.
-    DataLost,
-    /// All devices are there, and some are being rebuilt.
-    Rebuilding,
-    /// The operator took devices offline.
-    DevicesOffline,
-    /// Devices are missing or have failed.
-    DevicesFailed {
-        /// The last that happened.
-        last: Option<PoolEvent>,
-    },
-    /// Operations on a device failed or gave wrong data, and the others made it good.
-    DeviceErrors,
-    /// Nothing.
-    Well,
-}
-
 /// `pool status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
@@ -270,6 +251,12 @@ pub struct PoolStatus {
     pub lost_count: u64,
     /// The last committed transaction group.
     pub txg: u64,
+    /// Of a pool in an object store: how long durable writes go on without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage_reserve: Option<OutageReserve>,
+    /// Of a pool in an object store: what it has there, and what that costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreSummary>,
 }
 
 /// Whether a spare can be taken.
@@ -347,6 +334,9 @@ pub struct PoolSummary {
     pub compressed_stored_bytes: u64,
     /// Overall health.
     pub health: Health,
+    /// Of a pool in an object store: what it has there, and what that costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreSummary>,
 }
 
 /// A count of operations and their bytes.

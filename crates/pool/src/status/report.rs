@@ -43,6 +43,7 @@ impl Pool {
             compressed_referenced_bytes: compression.referenced_bytes,
             compressed_stored_bytes: compression.stored_bytes,
             health: self.overall(),
+            store: self.store_summary(),
         }
     }
 
@@ -215,6 +216,8 @@ impl Pool {
             lost,
             lost_count,
             txg: self.sync.committed.get().0,
+            outage_reserve: self.outage_reserve(),
+            store: self.store_summary(),
         }
     }
 
@@ -247,6 +250,9 @@ impl Pool {
         }
         if is_degraded {
             return PoolCondition::DevicesFailed { last: self.health.events.last() };
+        }
+        if let Some(condition) = self.store_condition() {
+            return condition;
         }
         match self.all_devices(has_no_errors) {
             true => PoolCondition::Well,

@@ -137,6 +137,11 @@ impl Stats {
         }
     }
 
+    /// Bytes that clients have written since import.
+    pub fn written_bytes(&self) -> u64 {
+        self.since.borrow().writes.bytes
+    }
+
     pub fn count_trim(&self, bytes: u64) {
         add(&mut self.since.borrow_mut().trims, bytes);
     }
