@@ -18,7 +18,7 @@ use forebay_device::{IoBuf, IoBytes};
 use forebay_format::checksum::crc64;
 use forebay_rt as rt;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -63,6 +63,10 @@ impl RemoteStore {
         let mut client = ClientOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_timeout(REQUEST_TIMEOUT);
+        let given = |key: AmazonS3ConfigKey| {
+            let parsed = |name: &String| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>();
+            settings.iter().find(|(name, _)| parsed(name).is_ok_and(|found| found == key))
+        };
         let mut place = format!("{bucket}/{prefix}");
         let mut builder = AmazonS3Builder::new().with_retry(retry);
         for (key, value) in settings {
@@ -74,6 +78,16 @@ impl RemoteStore {
                 place = format!("{value}/{bucket}/{prefix}");
             }
             builder = builder.with_config(key, value);
+        }
+        if given(AmazonS3ConfigKey::Checksum).is_none() {
+            // The store compares what came with it, and keeps it with the object.
+            builder = builder.with_checksum_algorithm(Checksum::CRC64NVME);
+        }
+        let is_plain = given(AmazonS3ConfigKey::Endpoint)
+            .is_some_and(|(_, endpoint)| endpoint.starts_with("http://"));
+        if !is_plain && given(AmazonS3ConfigKey::UnsignedPayload).is_none() {
+            // TLS and the checksum protect it; a second hash over all bytes adds nothing.
+            builder = builder.with_unsigned_payload(true);
         }
         let built = builder.with_bucket_name(bucket).with_client_options(client).build();
         let store = built.map_err(|error| StoreError::Refused { text: first_line(&error) })?;
