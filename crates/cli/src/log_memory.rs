@@ -19,6 +19,7 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Nanos, format_bytes, parse_bytes};
 use crate::devices::{DEVICE_MIN_BYTES, FileOpener, resolve_new};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
+use crate::object_stores;
 use crate::remote_log;
 use forebay_pool::Opener;
 
@@ -164,6 +165,9 @@ pub async fn make_or_resolve(word: &str, force: bool) -> Result<(String, Made), 
     let mut made = Made::default();
     if remote_log::is_name(word) {
         return Ok((remote_log::resolve(word).await?, made));
+    }
+    if object_stores::is_name(word) {
+        return Ok((object_stores::resolve(word)?, made));
     }
     if !is_name(word) {
         return Ok((resolve_new(word)?, made));

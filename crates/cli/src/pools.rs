@@ -35,6 +35,7 @@ use crate::failure::{ErrorCode, Failure};
 use crate::fault_reason::explain_faults;
 use crate::leases::Leases;
 use crate::members::by_known_names;
+use crate::object_stores;
 use crate::remote_log;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
@@ -555,10 +556,20 @@ pub fn known(pool: &Pool) -> KnownPool {
     KnownPool { name: status.name, guid: status.guid, devices, told: pool.told() }
 }
 
-/// Fails when a device on another host is to become a data device.
+/// Fails when a device on another host is to become a data device, or one in an object store
+/// anything else.
 fn check_side(pool: &PoolStatus, device: &str, new: &str) -> Result<(), Failure> {
-    let mut data = BTreeSet::new();
+    let (mut data, mut logs) = (BTreeSet::new(), BTreeSet::new());
     pool.groups.iter().for_each(|group| leaves(group, &mut data));
+    pool.logs.iter().for_each(|log| leaves(log, &mut logs));
+    if object_stores::is_name(new) && (logs.is_empty() || logs.contains(device)) {
+        let message = format!(
+            "{new}: a device in an object store can be a data device only, of a pool with a log \
+             device"
+        );
+        return Err(Failure::usage(message)
+            .with_hint(format!("'forebay pool add {} log DEV' adds one", pool.name)));
+    }
     match remote_log::is_name(new) && data.contains(device) {
         true => Err(Failure::usage(format!(
             "{new}: a device on another host can be a log device only, and {device} is none"
