@@ -12,12 +12,13 @@
 #   make bench-sleeping  the same with a client that sleeps while it waits (needs libnbd-dev)
 #   make bench-hybrid    slow disks alone, with a cache in memory, and with a cache device (root)
 #   make bench-memory-log  a log in memory beside one on this disk, for two hours (root, nut-server)
+#   make bench-objects   a pool in an object store beside a local one and beside its gateway (needs versitygw)
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-memory-log bench-overwrites bench-sim man clean
+.PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-memory-log bench-objects bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -72,6 +73,9 @@ bench-hybrid:
 
 bench-memory-log:
 	bench/memory-log $(ARGS)
+
+bench-objects:
+	bench/objects $(ARGS)
 
 bench-overwrites:
 	bench/overwrites $(ARGS)
