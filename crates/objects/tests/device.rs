@@ -323,7 +323,7 @@ fn a_request_that_fails_alone_is_named_and_an_outage_is_not() {
         flush.await.unwrap();
         assert_eq!(device.stats().silent_for, None);
         // One object alone.
-        bucket.set_broken(Some("data/"));
+        bucket.refuse(Some("data/"));
         device.write(4 << 20, fill(4096, 3), false).await.unwrap();
         let flushing = device.clone();
         let flush = rt::spawn(async move { flushing.flush().await });
@@ -335,7 +335,7 @@ fn a_request_that_fails_alone_is_named_and_an_outage_is_not() {
         assert!(failing.object.starts_with("data/") && failing.attempts > 3, "{failing:?}");
         assert!(failing.failing_for >= Nanos::from_secs(55), "{failing:?}");
         assert_eq!(failing.error, "500 Internal Server Error");
-        bucket.set_broken(None);
+        bucket.refuse(None);
         flush.await.unwrap();
         assert_eq!(device.stats().failing, []);
         expect(&device, 4 << 20, &fill(4096, 3)).await;

@@ -178,7 +178,7 @@ impl Bucket {
     }
 
     /// From here on requests for objects whose names begin with `prefix` are answered with 500.
-    pub fn set_broken(&self, prefix: Option<&str>) {
+    pub fn refuse(&self, prefix: Option<&str>) {
         *self.broken.borrow_mut() = prefix.map(str::to_owned);
     }
 
