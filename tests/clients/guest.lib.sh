@@ -8,11 +8,18 @@ MODULES=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_p
 # need_guest [PACKAGE]: the kernel is the one that PACKAGE depends on. A folder GUEST_KERNEL with the
 # files of a kernel package takes its place.
 need_guest() {
-    local wanted=${1:-linux-image-cloud-amd64}
     need qemu-system-x86_64 busybox dpkg-deb ldd strip
     [ "$(uname -m)" = x86_64 ] || skip "the guest is an amd64 one"
+    has_kernel "${1:-linux-image-cloud-amd64}" "" || skip "$(cat "$DIR/.out")"
+}
+
+# has_kernel PACKAGE [SUITE]: sets KERNEL and GUEST; false if there is no such kernel, and says why in $DIR/.out.
+# SUITE: another suite of Debian than this machine's, for newer kernels.
+has_kernel() {
+    local wanted=$1 suite=${2:-} package
+    local -a apt=(-o APT::Sandbox::User=root)
     GUEST=${CARGO_TARGET_DIR:-$ROOT/target}/guest
-    [ "$wanted" = linux-image-cloud-amd64 ] || GUEST=$GUEST-$wanted
+    [ "$wanted$suite" = linux-image-cloud-amd64 ] || GUEST=$GUEST-$wanted${suite:+-$suite}
     if [ -n "${GUEST_KERNEL:-}" ]; then
         mkdir -p "$DIR/guest"
         ln -s "$GUEST_KERNEL" "$DIR/guest/root"
@@ -23,15 +30,30 @@ need_guest() {
     fi
     KERNEL=$(echo "$GUEST"/root/boot/vmlinuz-*)
     [ -e "$KERNEL" ] && return
-    command -v apt-get >/dev/null || skip "there is no apt-get to fetch a kernel with"
-    local package
-    package=$(apt-cache depends "$wanted" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
-    [ -n "$package" ] || skip "there is no kernel package to be had"
+    echo "there is no apt-get to fetch a kernel with" >"$DIR/.out"
+    command -v apt-get >/dev/null || return
     mkdir -p "$GUEST"
-    (cd "$GUEST" && apt-get -o APT::Sandbox::User=root download "$package" &&
-        dpkg-deb -x "$package"*.deb root.new && mv root.new root && rm -f "$package"*.deb) \
-        >"$DIR/.out" 2>&1 || skip "the kernel cannot be fetched: $(tail -n 1 "$DIR/.out")"
+    if [ -n "$suite" ]; then
+        other_suite "$suite" >"$DIR/.out" 2>&1 || return
+        apt+=(-o "Dir::Etc::sourcelist=$GUEST/apt/sources" -o Dir::Etc::sourceparts=/dev/null
+            -o "Dir::State::lists=$GUEST/apt/lists" -o "Dir::Cache=$GUEST/apt")
+        apt-get "${apt[@]}" -qq update >"$DIR/.out" 2>&1 || return
+    fi
+    package=$(apt-cache "${apt[@]}" depends "$wanted" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
+    echo "there is no kernel package to be had" >"$DIR/.out"
+    [ -n "$package" ] || return
+    (cd "$GUEST" && apt-get "${apt[@]}" download "$package" && dpkg-deb -x "$package"*.deb root.new &&
+        mv root.new root && rm -rf "$package"*.deb apt) >"$DIR/.out" 2>&1 || return
     KERNEL=$(echo "$GUEST"/root/boot/vmlinuz-*)
+}
+
+# other_suite SUITE: $GUEST/apt/sources, with the mirror that this machine's own suite comes from.
+other_suite() {
+    local mirror
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | sed -n '/debian$/{p;q}')
+    [ -n "$mirror" ] || { echo "no mirror of Debian is configured"; return 1; }
+    mkdir -p "$GUEST/apt/lists/partial" "$GUEST/apt/archives/partial"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $1 main" >"$GUEST/apt/sources"
 }
 
 # make_guest PROGRAM...: $DIR/initrd with these programs, their libraries, and the script $DIR/main to run.
@@ -89,3 +111,128 @@ guest_command() {
         -display none -serial "file:$DIR/console" -kernel "$KERNEL" -initrd "$DIR/initrd" \
         -append "'console=ttyS0 quiet panic=-1 no_timer_check'"
 }
+
+# guest_main: $DIR/main, from standard input, after what guests that test `forebay attach` share.
+guest_main() {
+    cat >"$DIR/main" <<'END'
+export FOREBAY_STATE_DIR=/run/forebay
+fail() {
+    echo "guest: FAIL $*"
+    dmesg | tail -n 8
+    tail -n 5 /tmp/*.log
+    poweroff -f
+}
+ok() { echo "guest: ok $*"; }
+# until_so SECONDS WHAT COMMAND...
+until_so() {
+    n=$(($1 * 5)) what=$2
+    shift 2
+    while [ $n -gt 0 ]; do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.2
+        n=$((n - 1))
+    done
+    fail "waited in vain: $what"
+}
+run() { "$@" >/tmp/run.log 2>&1 || fail "$*: $(cat /tmp/run.log)"; }
+# refused WORDS COMMAND...: fails with one line that has the words.
+refused() {
+    why=$1
+    shift
+    "$@" >/tmp/run.log 2>&1 && fail "was accepted: $*"
+    grep -q -- "$why" /tmp/run.log || fail "refused for another reason: $*: $(cat /tmp/run.log)"
+    [ "$(wc -l </tmp/run.log)" = 1 ] || fail "more than one line: $*: $(cat /tmp/run.log)"
+}
+# start [PROGRAM...]: a server, started by PROGRAM; its process is $server.
+start() {
+    : >/tmp/serve.log
+    "$@" forebay serve p --listen tcp:127.0.0.1:10809 >/tmp/serve.log 2>&1 &
+    server=$!
+    until_so 120 "the server serves" grep -q 'ready: ' /tmp/serve.log
+}
+killed() {
+    kill -9 $server
+    until_so 60 "the server is gone" sh -c "! kill -0 $server"
+}
+# ended PID
+ended() { until_so 120 "process $1 ends" sh -c "! kill -0 $1"; }
+listed() { forebay volume list -H -o attached p/$1; }
+is_listed() { [ "$(listed $1)" = "$2" ]; }
+attribute() { cat /sys/block/${1#/dev/}/$2; }
+has_sectors() { [ "$(attribute $1 size)" = $2 ]; }
+# write NAME: files on /mnt, each synced, until /tmp/enough is there.
+write() {
+    n=0
+    while [ ! -e /tmp/enough ]; do
+        n=$((n + 1))
+        # The name says what must be in it; ten files at a time are kept.
+        yes "$1.$n" | head -n $((n * 37 % 3000 + 1)) | dd of=/mnt/$1.$((n % 10)) bs=64k conv=fsync 2>/dev/null ||
+            break
+        echo "$1.$n $((n * 37 % 3000 + 1))" >>/tmp/synced
+    done
+    echo "$1 is over" >>/tmp/synced
+}
+synced() { [ "$(wc -l </tmp/synced)" -ge $1 ]; }
+# more WHEN: the writer goes on.
+more() { until_so 200 "files are synced: $1" synced $(($(wc -l </tmp/synced) + 12)); }
+# as_synced DEVICE: ends the writer of "file", and looks for the last of each ten names on the device.
+as_synced() {
+    touch /tmp/enough
+    until_so 120 "the writer ends" grep -q 'is over' /tmp/synced
+    rm /tmp/enough
+    total=$(grep -c '^file\.' /tmp/synced)
+    run umount /mnt
+    echo 3 >/proc/sys/vm/drop_caches
+    run /bin/e2fsck -fn $1
+    run mount -t ext4 -o ro $1 /mnt
+    grep '^file\.' /tmp/synced | tail -n 10 | while read -r name lines; do
+        [ "$(yes "$name" | head -n "$lines" | sha256sum)" = "$(sha256sum </mnt/file.$((${name#file.} % 10)))" ] ||
+            fail "$name was synced, and is not what was written"
+    done
+    run umount /mnt
+    ok "$total files were synced meanwhile, the last ten are as they were written, and fsck is clean"
+}
+# verified DEVICE BLOCK_SIZES: fio writes and reads back, with its server killed in the middle.
+verified() {
+    fio --name=verify --filename=$1 --rw=randwrite --bs=$2 --size=24M --io_size=48M --direct=1 --ioengine=libaio \
+        --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 --randseed=7 >/tmp/fio.log 2>&1 &
+    fio=$!
+    sleep 1
+    killed
+    start
+    wait $fio || fail "fio: $(cat /tmp/fio.log)"
+    grep -q 'err= 0' /tmp/fio.log || fail "fio: $(cat /tmp/fio.log)"
+    ok "fio verified what it wrote over a killed server"
+}
+# well: the pool is scrubbed without errors, and the server did not panic.
+well() {
+    run forebay pool scrub -w p
+    forebay pool status p >/tmp/status.log
+    grep -q 'No known data errors' /tmp/status.log || fail "$(cat /tmp/status.log)"
+    grep -q 'panicked' /tmp/serve.log && fail "the server panicked"
+}
+END
+    cat >>"$DIR/main"
+}
+
+# guest_tells FILE...: boots the guest with these files as disks, waits until it has said "all is well", and shows
+# what it found right.
+guest_tells() {
+    local file
+    local -a command
+    : >"$DIR/console"
+    eval "command=($(guest_command))"
+    say "$(basename "$KERNEL")"
+    for file in "$@"; do
+        command+=(-drive "file=$DIR/$file,if=none,id=$file,format=raw,cache=writeback"
+            -device "virtio-blk-pci,drive=$file")
+    done
+    "${command[@]}" >"$DIR/qemu.out" 2>&1 &
+    GUEST_PID=$!
+    disown $GUEST_PID
+    undo "kill -9 $GUEST_PID"
+    await 300 "the guest ends: $DIR/console" guest_is_over
+    sed -n 's/^guest: ok //p' "$DIR/console" | tr -d '\r' | while read -r line; do say "$line"; done
+    grep -q 'guest: all is well' "$DIR/console" || fail "$(tail -n 40 "$DIR/console"; cat "$DIR/qemu.out")"
+}
+guest_is_over() { ! lives $GUEST_PID || grep -q 'guest: FAIL\|guest: all is well' "$DIR/console"; }
