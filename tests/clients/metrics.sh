@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Metrics in a real Prometheus: what promtool thinks of them, whether figures are those of 'pool list', whether every
-# query of the dashboard has an answer, and alerts that fire when a device fails and a pool is nearly full. Clients
-# that are slow or no clients of HTTP harm nobody.
+# query of the dashboard has an answer, and alerts that fire: a device that fails, a pool that is nearly full, a log
+# without its mirror, a scrub that is overdue, and reads that are slower than a day ago. Clients that are slow or no
+# clients of HTTP do no harm.
 . "$(dirname "$0")/lib.sh"
-need prometheus promtool jq python3 nbdcopy
+need prometheus promtool jq python3 nbdcopy cc
 begin
 PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 OWN=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -57,6 +58,18 @@ scrape_configs:
   - job_name: forebay
     static_configs: [{targets: ["127.0.0.1:$PORT"]}]
 END
+# A day of reads that took a microsecond each, until an hour ago: what reads are compared with.
+python3 - "127.0.0.1:$PORT" >"$DIR/past" <<'END'
+import sys, time
+labels = '{pool="p",op="read",instance="%s",job="forebay"}' % sys.argv[1]
+now, family = int(time.time()), "forebay_pool_operation_duration_seconds"
+print("# TYPE %s summary" % family)
+for name, step in (("count", 30000), ("sum", 0.03)):
+    for at in range(300):
+        print("%s_%s%s %s %d" % (family, name, labels, step * at, now - 27 * 3600 + at * 300))
+print("# EOF")
+END
+run promtool tsdb create-blocks-from openmetrics "$DIR/past" "$DIR/tsdb"
 prometheus --config.file="$DIR/prometheus.yml" --storage.tsdb.path="$DIR/tsdb" \
     --web.listen-address="127.0.0.1:$OWN" >"$DIR/prometheus.log" 2>&1 &
 PROMETHEUS=$!
@@ -99,6 +112,20 @@ stop_server
 serve p --metrics "127.0.0.1:$PORT"
 await 30 "the alert of a log without its mirror fires" fires ForebayLogUnprotected
 await 30 "the alert of a failed device fires" fires ForebayDeviceFailed
+stop_server
+
+say "a scrub of forty days ago, and reads that are slower than they were"
+fires ForebayScrubOverdue && fail "the alert of a scrub fires too early"
+run cc -O1 -shared -fPIC -o "$RUN/clock.so" "$HERE/clock.c"
+python3 -c 'import struct, sys; open(sys.argv[1], "wb").write(struct.pack("=q", -40 * 86400))' "$RUN/ahead"
+printf '#!/bin/sh\nCLOCK_CONTROL="%s" LD_PRELOAD="%s" exec "%s" "$@"\n' "$RUN/ahead" "$RUN/clock.so" "$FOREBAY" >"$RUN/past"
+chmod +x "$RUN/past"
+run "$RUN/past" pool scrub -w p
+serve p --metrics "127.0.0.1:$PORT"
+await 30 "the alert of a scrub that is overdue fires" fires ForebayScrubOverdue
+# Enough for one a second over ten minutes.
+run nbdcopy --request-size=4096 "$(uri p/v)" "$DIR/copy"
+await 30 "the alert of reads that are slower than a day ago fires" fires ForebayLatencyHigh
 say "native histograms"
 NATIVE=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 prometheus --config.file="$DIR/prometheus.yml" --storage.tsdb.path="$DIR/native" --enable-feature=native-histograms \
@@ -128,4 +155,4 @@ done
 refuse 'another server has it' "$FOREBAY" serve p --metrics "127.0.0.1:$OWN" --listen "unix:$RUN/other"
 alive
 stop_server
-pass "$(echo "$names" | wc -l) metrics, $queries queries of the dashboard, three alerts"
+pass "$(echo "$names" | wc -l) metrics, $queries queries of the dashboard, five alerts"
