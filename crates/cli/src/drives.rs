@@ -121,9 +121,9 @@ pub async fn keep_reading(set: Rc<PoolSet>) {
     let mut known: BTreeSet<String> = BTreeSet::new();
     let mut read_at = rt::now();
     loop {
-        let pools = set.pools();
+        // The pools themselves are not kept: they would hold their devices open.
         let devices: Vec<String> =
-            pools.iter().flat_map(|pool| devices_of(&pool.status())).collect();
+            set.pools().iter().flat_map(|pool| devices_of(&pool.status())).collect();
         let is_due = rt::now().since(read_at) >= READ_INTERVAL;
         if is_due || devices.iter().any(|device| !known.contains(device)) {
             read_at = rt::now();

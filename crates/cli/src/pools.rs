@@ -44,7 +44,9 @@ use crate::taps::Taps;
 use crate::transfer::{Transfers, serve_receive, serve_send};
 use crate::ublk_fronts::UblkFronts;
 
-use actions::{change, changes_devices, look, remember_command, take_away, taken_away};
+use actions::{
+    change, changes_devices, look, remember_command, take_away, taken_away, until_closed,
+};
 use changes::ChangesOf;
 use opener::ReportingOpener;
 
@@ -190,12 +192,12 @@ impl PoolSet {
                 let pool = self.release(name, *force).await?;
                 remember_command(&pool, typed);
                 let outcome = pool.export().await;
-                self.drop_pool(&pool, outcome).await?;
+                self.drop_pool(pool, outcome).await?;
             }
             Action::Destroy { force } => {
                 let pool = self.release(name, *force).await?;
                 let outcome = pool.destroy().await;
-                self.drop_pool(&pool, outcome).await?;
+                self.drop_pool(pool, outcome).await?;
             }
             Action::VolumeDestroy { .. }
             | Action::VolumeRename { .. }
@@ -323,8 +325,12 @@ impl PoolSet {
     }
 
     /// Removes a pool that has ended. One whose end failed stays known: the next import goes on
-    /// with it. One that refused to end stays in the set.
-    async fn drop_pool(&self, pool: &Pool, outcome: Result<(), CloseError>) -> Result<(), Failure> {
+    /// with it. One that refused to end stays in the set. Then its devices can be opened again.
+    async fn drop_pool(
+        &self,
+        pool: Rc<Pool>,
+        outcome: Result<(), CloseError>,
+    ) -> Result<(), Failure> {
         if !pool.has_ended() {
             return Ok(outcome?);
         }
@@ -332,7 +338,9 @@ impl PoolSet {
         // A client that came back meanwhile would keep the devices open.
         self.leases.revoke(&pool.name());
         outcome?;
-        let guid = pool.guid();
+        let (guid, name, devices) = (pool.guid(), pool.name(), pool.open_devices());
+        drop(pool);
+        until_closed(&name, &devices).await;
         self.writer.run(move |state| state.forget(guid)).await
     }
 

@@ -1,13 +1,21 @@
 //! Actions on one open pool.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
+use forebay_device::BlockDevice;
 use forebay_pool::Pool;
 use forebay_pool::status::PoolStats;
+use forebay_rt as rt;
+use forebay_units::Nanos;
 
 use crate::args::ScanVerb;
 use crate::control::{Action, Reply, Sample};
 use crate::failure::Failure;
+use crate::log;
+
+/// How long the devices of a pool that has ended may stay open.
+const CLOSE_TIMEOUT: Nanos = Nanos::from_secs(10);
+const CLOSE_LOOK_INTERVAL: Nanos = Nanos::from_millis(5);
 
 /// Answers an action that changes nothing.
 pub(super) async fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
@@ -136,4 +144,17 @@ pub(super) async fn take_away(pool: &Pool, action: &Action) -> Result<(), Failur
         other => unreachable!("{other:?} takes nothing from clients"),
     }
     Ok(())
+}
+
+/// Waits until the devices of pool `name`, which has ended, are closed. Requests under way, and
+/// those that only look at the pool, hold it a moment longer.
+pub(super) async fn until_closed(name: &str, devices: &[Weak<dyn BlockDevice>]) {
+    let closed = async {
+        while devices.iter().any(|device| device.strong_count() > 0) {
+            rt::sleep(CLOSE_LOOK_INTERVAL).await;
+        }
+    };
+    if rt::timeout(CLOSE_TIMEOUT, Box::pin(closed)).await.is_err() {
+        log::warning(&format!("devices of '{name}' are still open: a request holds them"));
+    }
 }

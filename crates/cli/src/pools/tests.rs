@@ -88,6 +88,44 @@ fn client_that_returns_during_export_holds_no_device() {
 }
 
 #[test]
+fn export_answers_when_the_devices_are_closed() {
+    let folder = Folder::new("closed");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(4).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        let looking = set.pools();
+        rt::spawn(async move {
+            rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+            drop(looking);
+        });
+        ask(&set, Action::Export { force: false }).await.unwrap();
+        let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
+        ask(&set, Action::Import { paths, options }).await.unwrap();
+        set.close().await.unwrap();
+    });
+}
+
+#[test]
+fn readers_of_drives_hold_no_pool() {
+    let folder = Folder::new("drives");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(5).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        let pool = Rc::downgrade(&set.pools()[0]);
+        let second = forebay_units::Nanos::from_secs(1);
+        rt::sleep(second).await;
+        // The set, and the pool's own tasks.
+        let owners = pool.strong_count();
+        rt::spawn(crate::drives::keep_reading(set.clone()));
+        rt::sleep(second).await;
+        assert_eq!(pool.strong_count(), owners);
+        set.close().await.unwrap();
+    });
+}
+
+#[test]
 fn client_that_returns_during_destroy_does_not_hold_new_volume() {
     let folder = Folder::new("destroy");
     let state = StateDir::open_at(folder.0.clone()).unwrap();

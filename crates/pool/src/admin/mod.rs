@@ -11,8 +11,9 @@ mod snapshots;
 pub(crate) mod volumes;
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
+use forebay_device::BlockDevice;
 use forebay_format::config::PoolConfig;
 use forebay_rt as rt;
 use forebay_rt::sync::MutexGuard;
@@ -126,6 +127,12 @@ impl Pool {
     /// destroyed one.
     pub async fn destroy(self: &Rc<Self>) -> Result<(), CloseError> {
         self.close(End::Destroy).await
+    }
+
+    /// The devices that are open. They are closed when the last owner of the pool lets go of it.
+    #[must_use]
+    pub fn open_devices(&self) -> Vec<Weak<dyn BlockDevice>> {
+        self.devices.borrow().values().map(|open| Rc::downgrade(&open.device())).collect()
     }
 
     /// The last commands, oldest first.
