@@ -15,6 +15,8 @@ serve p --vhost-user "$RUN/vm"
 cat >"$DIR/main" <<'END'
 d=/sys/block/vda
 echo "guest: size $(cat $d/size) queues $(ls $d/mq | wc -l) serial $(cat $d/serial)"
+# The bits of VIRTIO_F_INDIRECT_DESC, VIRTIO_F_EVENT_IDX, VIRTIO_F_VERSION_1 and VIRTIO_F_RING_PACKED.
+echo "guest: features $(cut -c 29,30,33,35 </sys/block/vda/device/features)"
 echo "guest: discard $(cat $d/queue/discard_max_bytes) zeroes $(cat $d/queue/write_zeroes_max_bytes)"
 # Every write is durable when it completes: then the guest loses nothing with its server.
 echo "write through" >$d/cache_type
@@ -63,6 +65,8 @@ run "$FOREBAY" volume resize -V 80M p/v
 await 90 "the guest ends: $(tail -n 3 "$DIR/console")" grep -q 'guest: the end' "$DIR/console"
 said() { grep -q "guest: $1" "$DIR/console" || fail "the guest did not say '$1': $(cat "$DIR/console" "$DIR/qemu.out")"; }
 said 'size 131072 queues 2 serial p-v'
+# Linux puts every request of a block device into an indirect table when it may.
+said 'features 1110'
 said 'cache write through'
 said 'size 163840'
 said 'clean after'
