@@ -28,7 +28,7 @@ $l0) exec sleep 1000 ;;
 esac
 END
 chmod +x bin/smartctl
-cp "$RECORDED/smartctl-sata.json" second.json
+jq '.model_name = "INTEL SSDSC2BA200G3"' "$RECORDED/smartctl-sata.json" >second.json
 export PATH=$DIR/bin:$PATH
 port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 get() { python3 -c 'import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())' "$1"; }
@@ -41,6 +41,10 @@ run "$FOREBAY" pool status -v p
 grep -q '50 °C, 0% of its rated life used' "$DIR/.out" || fail "the first drive: $(cat "$DIR/.out")"
 grep -q '26 °C, 7% of its rated life used, worn out in 22.7 years' "$DIR/.out" || fail "the second: $(cat "$DIR/.out")"
 
+MODEL='a day (of its life): 22.7 years by its counter, [0-9.]* years by the flash model of intel-s3700-200gb'
+grep -q "$MODEL" "$DIR/.out" || fail "the second drive's model: $(cat "$DIR/.out")"
+grep -c 'flash model' "$DIR/.out" | grep -qx 1 || fail "a drive without a model: $(cat "$DIR/.out")"
+
 say "a server reads them, and waits for none"
 run "$FOREBAY" pool add -f p log "$l0"
 : >asked
@@ -52,6 +56,8 @@ await 60 "the readings" drives ".pools[0].drives[\"$d0\"].health.temperature_c =
 await 20 "the second reading" drives ".pools[0].drives[\"$d1\"].health.used_percent == 7"
 # A minute of a tool that hangs is for long runs.
 [ "$LONG" = 0 ] || await 60 "a drive whose tool hangs" drives ".pools[0].drives[\"$l0\"].unknown == \"smartctl does not answer\""
+drives ".pools[0].drives[\"$d1\"].forecast | .model.device == \"intel-s3700-200gb\" and .model.years_by_cycles > 0 and
+    .write_amplification == 1.25 and .measured_hours == null" || fail "$(pool_json status p)"
 get "http://127.0.0.1:$METRICS/metrics" >page
 grep -qx "forebay_device_temperature_celsius{pool=\"p\",device=\"$d0\"} 50" page || fail "$(grep device_temp page)"
 grep -qx "forebay_device_wear_ratio{pool=\"p\",device=\"$d1\"} 0.07" page || fail "$(grep wear page)"

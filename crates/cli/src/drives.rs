@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commands::{disk_folder, drive_health};
 use crate::pools::PoolSet;
+use crate::wear_forecast::{Begun, Forecast, forecast};
 
 /// Between two readings: each disturbs the drive.
 const READ_INTERVAL: Nanos = Nanos::from_secs(600);
@@ -40,14 +41,18 @@ pub struct Drive {
     /// Years until its rated life is used up, if it wears as it has so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub years_left: Option<f64>,
+    /// The same by what is written to it, beside the flash model of its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<Forecast>,
 }
 
 impl Drive {
-    async fn read(disk: String) -> Self {
+    async fn read(disk: String, begun: Option<Begun>) -> Self {
         match drive_health(&disk).await {
             Ok(health) => {
                 let years_left = years_left(&health);
-                Self { disk, health: Some(health), unknown: String::new(), years_left }
+                let forecast = forecast(&health, begun, rt::now());
+                Self { disk, health: Some(health), unknown: String::new(), years_left, forecast }
             }
             Err(unknown) => Self { disk, unknown, ..Self::default() },
         }
@@ -65,6 +70,8 @@ fn years_left(health: &Health) -> Option<f64> {
 #[derive(Default)]
 pub struct Drives {
     known: RefCell<BTreeMap<String, Drive>>,
+    /// The first reading of each disk.
+    begun: RefCell<BTreeMap<String, Begun>>,
 }
 
 impl Drives {
@@ -84,10 +91,21 @@ impl Drives {
         let mut read: BTreeMap<&str, Drive> = BTreeMap::new();
         for (path, disk) in &disks {
             if !read.contains_key(disk.as_str()) {
-                read.insert(disk, Drive::read(disk.clone()).await);
+                let begun = self.begun.borrow().get(disk).copied();
+                let drive = Drive::read(disk.clone(), begun).await;
+                self.remember(&drive);
+                read.insert(disk, drive);
             }
             let drive = read.get(disk.as_str()).cloned().unwrap_or_default();
             self.known.borrow_mut().insert(path.clone(), drive);
+        }
+    }
+
+    fn remember(&self, drive: &Drive) {
+        let written = drive.health.as_ref().and_then(|health| health.host_written);
+        if let Some(written) = written {
+            let begun = Begun { at: rt::now(), written_bytes: written.bytes };
+            self.begun.borrow_mut().entry(drive.disk.clone()).or_insert(begun);
         }
     }
 

@@ -47,4 +47,5 @@ mod top;
 mod transfer;
 mod ublk_fronts;
 pub mod vdevs;
+mod wear_forecast;
 mod web;

@@ -214,6 +214,9 @@ impl PrintedRate {
 pub struct Page {
     /// Short name, as `--device` takes it.
     pub id: String,
+    /// Parts of the names by which drives of this model call themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub part_numbers: Vec<String>,
     /// Why the model's rates are not to be trusted. Such a device is left out of rankings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
@@ -261,6 +264,15 @@ impl Page {
         }
         let days = facts.warranty_years.as_ref()?.middle() * 365.0;
         Some(facts.endurance_dwpd.as_ref()?.middle() * self.device.capacity_bytes as f64 * days)
+    }
+
+    /// Host bytes until the cycles of its flash are used up, at `amplification` media bytes for
+    /// each host byte. None when it is no flash.
+    #[must_use]
+    pub fn bytes_by_cycles(&self, amplification: f64) -> Option<f64> {
+        let MediaSpec::Flash(flash) = &self.device.media else { return None };
+        let cycles = flash.endurance.cycles_mean;
+        (cycles > 0.0).then(|| flash.raw_bytes() as f64 * cycles / amplification.max(1e-9))
     }
 
     /// Whether what one command costs the controller is known: without it a flash device writes as
@@ -321,6 +333,13 @@ pub fn find(name: &str) -> Result<Page, LabError> {
             candidates: some.iter().map(|p| p.id.clone()).collect(),
         }),
     }
+}
+
+/// The page of a drive that calls itself `model`.
+#[must_use]
+pub fn of_drive(model: &str) -> Option<Page> {
+    let is_it = |page: &Page| page.part_numbers.iter().any(|part| model.contains(part.as_str()));
+    all().into_iter().find(is_it)
 }
 
 /// The page of a built-in device, or a page in a file: a name with a `/` or one that ends in

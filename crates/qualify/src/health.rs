@@ -24,6 +24,9 @@ pub struct Counted {
 pub struct Health {
     /// Programs that it was read with.
     pub source: String,
+    /// What the drive calls itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Degrees Celsius.
     pub temperature_c: Option<f64>,
     /// Share of its rated life that is used up, in percent.
@@ -97,6 +100,7 @@ impl Health {
         let page: Value =
             serde_json::from_str(text).map_err(|e| format!("smartctl prints no JSON: {e}"))?;
         let mut health = Self { source: "smartctl".to_owned(), ..Self::default() };
+        health.model = page["model_name"].as_str().map(str::to_owned);
         health.temperature_c = number(&page["temperature"]["current"]);
         health.power_on_hours = whole(&page["power_on_time"]["hours"]);
         let nvme = &page["nvme_smart_health_information_log"];

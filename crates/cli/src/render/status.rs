@@ -16,6 +16,7 @@ use crate::control::StatusReport;
 use crate::drives::Drive;
 use crate::escape::visible;
 use crate::explain::reserve_line;
+use crate::wear_forecast::Forecast;
 
 /// A pool that could be opened.
 #[derive(Clone, Debug, Serialize)]
@@ -104,6 +105,7 @@ fn drive_line(drive: &Drive) -> String {
         health.temperature_c.map(|degrees| format!("{degrees:.0} °C")),
         health.used_percent.map(|used| format!("{used:.0}% of its rated life used")),
         drive.years_left.map(|years| format!("worn out in {years:.1} years at this rate")),
+        drive.forecast.as_ref().and_then(model_words),
         health.spare_percent.map(|left| format!("{left:.0}% of spare blocks left")),
         health.host_written.map(|all| format!("{} written", bytes(all.bytes as u64, false))),
         count("media errors", health.media_errors),
@@ -115,6 +117,24 @@ fn drive_line(drive: &Drive) -> String {
         true => "it counts nothing that is known here".to_owned(),
         false => known.join(", "),
     }
+}
+
+/// What the flash model says beside the drive's own counter.
+fn model_words(forecast: &Forecast) -> Option<String> {
+    let model = forecast.model.as_ref()?;
+    let a_day = bytes(forecast.bytes_per_day as u64, false);
+    let over = match forecast.measured_hours {
+        Some(hours) => format!("of the last {hours:.0} hours"),
+        None => "of its life".to_owned(),
+    };
+    let counted =
+        forecast.years_by_counter.map(|years| format!("{years:.1} years by its counter, "));
+    Some(format!(
+        "at {a_day} a day ({over}): {}{:.1} years by the flash model of {}",
+        counted.unwrap_or_default(),
+        model.years_by_cycles,
+        model.device,
+    ))
 }
 
 fn errors(pool: &PoolStatus, verbose: bool) -> String {

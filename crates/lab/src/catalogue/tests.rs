@@ -155,3 +155,16 @@ fn interval_follows_how_a_figure_was_printed() {
     let range = Fact { value: None, low: Some(30.0), high: Some(60.0), ..fact(false, false) };
     assert_eq!(range.interval(), (30.0, 45.0, 60.0));
 }
+
+#[test]
+fn a_drive_is_known_by_its_part_number() {
+    for page in all() {
+        for part in &page.part_numbers {
+            let found = of_drive(&format!("VENDOR {part}-00A07")).expect("a page");
+            assert_eq!(found.id, page.id, "{part} is on two pages");
+        }
+    }
+    let page = of_drive("Samsung SSD 850 PRO 256GB").expect("a page");
+    assert_eq!(page.id, "samsung-850-pro-256gb");
+    assert_eq!(of_drive("QEMU NVMe Ctrl"), None);
+}

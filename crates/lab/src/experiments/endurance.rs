@@ -106,13 +106,6 @@ fn cells(context: &Context) -> Vec<Cell> {
     cells
 }
 
-/// Host bytes until the cycles of the flash are used up.
-fn bytes_by_cycles(device: &DeviceSpec, amplification: f64) -> Option<f64> {
-    let MediaSpec::Flash(flash) = &device.media else { return None };
-    let cycles = flash.endurance.cycles_mean;
-    (cycles > 0.0).then(|| flash.raw_bytes() as f64 * cycles / amplification.max(1e-9))
-}
-
 /// The write life of one device.
 struct Life<'a> {
     page: &'a Page,
@@ -128,7 +121,7 @@ impl<'a> Life<'a> {
         let end = steady_end(outcome.timeline());
         let days = |bytes: f64| bytes / (end.iops * 4096.0) / DAY_S;
         let by_rating = page.rated_bytes().map(days);
-        let by_cycles = bytes_by_cycles(&page.device, end.amplification).map(days);
+        let by_cycles = page.bytes_by_cycles(end.amplification).map(days);
         Self { page, end, by_rating, by_cycles }
     }
 
