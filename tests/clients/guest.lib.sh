@@ -28,8 +28,7 @@ has_kernel() {
         [ -e "$KERNEL" ] || fail "there is no kernel in $GUEST_KERNEL"
         return
     fi
-    KERNEL=$(echo "$GUEST"/root/boot/vmlinuz-*)
-    [ -e "$KERNEL" ] && return
+    find_kernel && return
     echo "there is no apt-get to fetch a kernel with" >"$DIR/.out"
     command -v apt-get >/dev/null || return
     mkdir -p "$GUEST"
@@ -39,13 +38,19 @@ has_kernel() {
             -o "Dir::State::lists=$GUEST/apt/lists" -o "Dir::Cache=$GUEST/apt")
         apt-get "${apt[@]}" -qq update >"$DIR/.out" 2>&1 || return
     fi
-    package=$(apt-cache "${apt[@]}" depends "$wanted" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
+    package=$(apt-cache "${apt[@]}" depends "$wanted" 2>/dev/null | awk '$1 == "Depends:" && /linux-image-[0-9]/ { print $2; exit }')
     echo "there is no kernel package to be had" >"$DIR/.out"
     [ -n "$package" ] || return
-    (cd "$GUEST" && apt-get "${apt[@]}" download "$package" && dpkg-deb -x "$package"*.deb root.new &&
-        mv root.new root && rm -rf "$package"*.deb apt) >"$DIR/.out" 2>&1 || return
-    KERNEL=$(echo "$GUEST"/root/boot/vmlinuz-*)
+    # Newer ones have the kernel and its modules in packages of their own.
+    local -a parts
+    mapfile -t parts < <(apt-cache "${apt[@]}" depends "$package" |
+        sed -n 's/^ *Depends: \(linux-\(binary\|modules\)-.*\)/\1/p')
+    (cd "$GUEST" && apt-get "${apt[@]}" download "$package" "${parts[@]}" || exit
+        for part in *.deb; do dpkg-deb -x "$part" root.new || exit; done
+        mv root.new root && rm -rf ./*.deb apt) >"$DIR/.out" 2>&1 || return
+    find_kernel
 }
+find_kernel() { KERNEL=$(find "$GUEST/root" -name 'vmlinuz*' -type f 2>/dev/null | head -n 1) && [ -n "$KERNEL" ]; }
 
 # other_suite SUITE: $GUEST/apt/sources, with the mirror that this machine's own suite comes from.
 other_suite() {
@@ -222,7 +227,7 @@ guest_tells() {
     local -a command
     : >"$DIR/console"
     eval "command=($(guest_command))"
-    say "$(basename "$KERNEL")"
+    say "${KERNEL#*/root/}"
     for file in "$@"; do
         command+=(-drive "file=$DIR/$file,if=none,id=$file,format=raw,cache=writeback"
             -device "virtio-blk-pci,drive=$file")

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_attach::System;
-use forebay_attach::ublk::Front;
+use forebay_attach::ublk::{CharacterDevice, Front};
 use forebay_nbd::{Exports, Peer};
 use forebay_rt as rt;
 
+use crate::attachments::failure;
 use crate::failure::{ErrorCode, Failure};
 
 /// The fronts by the numbers of their devices.
@@ -38,9 +39,10 @@ impl UblkFronts {
                 front
             }
             None => {
+                let open = move || CharacterDevice::open(&System::default(), index);
+                let opened = rt::aside(open).await.map_err(failure)?;
                 let failed = |error| Failure::io(format!("/dev/ublkc{index}"), &error);
-                let file = rt::aside(move || Front::open_file(&System::default(), index)).await;
-                let front = Front::serve(file.map_err(failed)?, device, hold).map_err(failed)?;
+                let front = Front::serve(opened, device, hold).map_err(failed)?;
                 self.0.borrow_mut().insert(index, front.clone());
                 front
             }

@@ -27,6 +27,8 @@ pub(crate) mod control {
     pub(crate) const START_RECOVERY: u32 = ioctl(READ_WRITE, 0x10, CONTROL_BYTES);
     pub(crate) const END_RECOVERY: u32 = ioctl(READ_WRITE, 0x11, CONTROL_BYTES);
     pub(crate) const DELETE_LATER: u32 = ioctl(READ, 0x14, CONTROL_BYTES);
+    /// Since Linux 6.16.
+    pub(crate) const UPDATE_SIZE: u32 = ioctl(READ_WRITE, 0x15, CONTROL_BYTES);
 }
 
 /// Commands to the character device of one block device.
@@ -59,10 +61,11 @@ pub(crate) fn control_command(index: u32, memory: (u64, u16), data: u64) -> [u8;
     bytes
 }
 
-/// A command to a character device: the answer to the request that `tag` had, and the memory at
-/// `address` for the next one.
-pub(crate) fn io_command(tag: u16, result: i32, address: u64) -> [u8; 16] {
+/// A command to a character device: the answer to the request that `tag` of `queue` had, and the
+/// memory at `address` for the next one.
+pub(crate) fn io_command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&queue.to_ne_bytes());
     bytes[2..4].copy_from_slice(&tag.to_ne_bytes());
     bytes[4..8].copy_from_slice(&result.to_ne_bytes());
     bytes[8..].copy_from_slice(&address.to_ne_bytes());
@@ -82,10 +85,27 @@ pub enum DeviceState {
     Other(u16),
 }
 
+/// The queues of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queues {
+    pub(crate) count: u16,
+    /// Requests under way at once, in each of them.
+    pub(crate) requests: u16,
+}
+
+impl Queues {
+    /// Where the descriptions of a queue's requests are in the character device.
+    pub(crate) fn offset_bytes(queue: u16) -> u64 {
+        const REQUESTS_MAX: u64 = 4096;
+        u64::from(queue) * REQUESTS_MAX * DESCRIPTOR_BYTES as u64
+    }
+}
+
 /// What the driver knows of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) index: u32,
+    pub(crate) queues: Queues,
     pub(crate) state: DeviceState,
     /// The process that serves it.
     pub(crate) server: u32,
@@ -94,10 +114,10 @@ pub(crate) struct Info {
 }
 
 /// A new device: its number is the driver's choice.
-pub(crate) fn new_device(requests: u16, request_max_bytes: u32, mark: u64) -> [u8; Info::BYTES] {
+pub(crate) fn new_device(queues: Queues, request_max_bytes: u32, mark: u64) -> [u8; Info::BYTES] {
     let mut bytes = [0; Info::BYTES];
-    bytes[..2].copy_from_slice(&1_u16.to_ne_bytes());
-    bytes[2..4].copy_from_slice(&requests.to_ne_bytes());
+    bytes[..2].copy_from_slice(&queues.count.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&queues.requests.to_ne_bytes());
     bytes[8..12].copy_from_slice(&request_max_bytes.to_ne_bytes());
     bytes[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
     let flags = flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE | flag::IOCTL_ENCODING;
@@ -111,9 +131,11 @@ impl Info {
 
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let state = u16::from_ne_bytes([bytes[4], bytes[5]]);
+        let short = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let state = short(4);
         Self {
             index: word(12),
+            queues: Queues { count: short(0), requests: short(2) },
             state: match state {
                 0 => DeviceState::Dead,
                 1 => DeviceState::Live,
@@ -212,18 +234,21 @@ mod tests {
         assert_eq!(control::GET_INFO, 0x8020_7502);
         assert_eq!(control::ADD, 0xc020_7504);
         assert_eq!(control::DELETE_LATER, 0x8020_7514);
+        assert_eq!(control::UPDATE_SIZE, 0xc020_7515);
         assert_eq!(io::FETCH, 0xc010_7520);
         assert_eq!(io::COMMIT_AND_FETCH, 0xc010_7521);
     }
 
     #[test]
     fn a_new_device_reads_back_as_its_information() {
-        let mut bytes = new_device(128, 128 << 10, 0x1234_5678_9abc);
+        let queues = Queues { count: 4, requests: 32 };
+        let mut bytes = new_device(queues, 128 << 10, 0x1234_5678_9abc);
         bytes[4..6].copy_from_slice(&2_u16.to_ne_bytes());
         bytes[16..20].copy_from_slice(&77_u32.to_ne_bytes());
         let info = Info::decode(&bytes);
         let state = DeviceState::Quiesced;
-        assert_eq!(info, Info { index: u32::MAX, state, server: 77, mark: 0x1234_5678_9abc });
+        let (index, mark) = (u32::MAX, 0x1234_5678_9abc);
+        assert_eq!(info, Info { index, queues, state, server: 77, mark });
     }
 
     #[test]

@@ -7,8 +7,10 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use super::abi::{DeviceState, Info, Parameters, control, control_command, new_device};
-use super::front::{REQUEST_MAX_BYTES, REQUESTS};
+use super::abi::{
+    DeviceState, Info, Parameters, Queues, SECTOR_BYTES, control, control_command, new_device,
+};
+use super::front::{REQUEST_MAX_BYTES, requests_of_each};
 use crate::devices::System;
 use crate::error::AttachError;
 use crate::files;
@@ -17,7 +19,7 @@ use crate::identity::Identity;
 /// A volume to be attached by ublk.
 #[derive(Debug)]
 pub struct NewDevice {
-    /// What is kept with the device.
+    /// What is kept with the device. It has a queue for each of its connections.
     pub identity: Identity,
     /// Its size.
     pub size_bytes: u64,
@@ -49,7 +51,9 @@ impl Control {
     /// Makes a device, which has no server yet; returns its number.
     pub fn add(&self, device: &NewDevice) -> Result<u32, AttachError> {
         let mark = device.identity.mark();
-        let mut info = new_device(REQUESTS, REQUEST_MAX_BYTES, mark);
+        let count = u16::try_from(device.identity.connections).unwrap_or(1).max(1);
+        let queues = Queues { count, requests: requests_of_each(count) };
+        let mut info = new_device(queues, REQUEST_MAX_BYTES, mark);
         self.call("make a device", control::ADD, u32::MAX, &mut info, 0)?;
         let index = Info::decode(&info).index;
         let parameters = Parameters {
@@ -85,6 +89,12 @@ impl Control {
         self.call("go on with a device", control::END_RECOVERY, index, &mut [], server)
     }
 
+    /// Gives a device another size. Fails with [`AttachError::Refused`] on kernels before 6.16.
+    pub fn resize(&self, index: u32, size_bytes: u64) -> Result<(), AttachError> {
+        let sectors = size_bytes / SECTOR_BYTES;
+        self.call("change the size of a device", control::UPDATE_SIZE, index, &mut [], sectors)
+    }
+
     /// Takes a device away. Requests that no server has fail.
     pub fn remove(&self, index: u32) -> Result<(), AttachError> {
         self.call("stop a device", control::STOP, index, &mut [], 0)?;
@@ -95,10 +105,19 @@ impl Control {
     /// given to.
     #[must_use]
     pub fn look(&self, index: u32, identity: &Identity) -> Option<(DeviceState, u32)> {
-        let mut bytes = [0; Info::BYTES];
-        self.call("describe a device", control::GET_INFO, index, &mut bytes, 0).ok()?;
-        let info = Info::decode(&bytes);
+        let info = self.describe(index).ok()?;
         (info.mark == identity.mark()).then_some((info.state, info.server))
+    }
+
+    /// The queues of a device.
+    pub(super) fn queues(&self, index: u32) -> Result<Queues, AttachError> {
+        self.describe(index).map(|info| info.queues)
+    }
+
+    fn describe(&self, index: u32) -> Result<Info, AttachError> {
+        let mut bytes = [0; Info::BYTES];
+        self.call("describe a device", control::GET_INFO, index, &mut bytes, 0)?;
+        Ok(Info::decode(&bytes))
     }
 
     fn call(

@@ -17,53 +17,83 @@ use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use io_uring::{opcode, types};
 
-use super::abi::{DESCRIPTOR_BYTES, Kind, Request, io as command, io_command};
+use super::abi::{DESCRIPTOR_BYTES, Kind, Queues, Request, io as command, io_command};
+use super::control::Control;
 use crate::devices::System;
+use crate::error::AttachError;
 use crate::files;
 
-/// Requests under way at once.
-pub(crate) const REQUESTS: u16 = 128;
+/// Requests under way at once in all queues of a device, unless that leaves too few for each.
+const REQUESTS: u16 = 128;
+/// Fewest requests of a queue.
+const QUEUE_REQUESTS_MIN: u16 = 32;
 /// Longest read or write; the kernel splits longer ones.
 pub(crate) const REQUEST_MAX_BYTES: u32 = 128 << 10;
 const PAGE_BYTES: usize = 4096;
 
+/// Requests of each of `count` queues.
+pub(super) fn requests_of_each(count: u16) -> u16 {
+    (REQUESTS / count).max(QUEUE_REQUESTS_MIN)
+}
+
+/// The character device of a ublk device.
+pub struct CharacterDevice {
+    file: File,
+    queues: Queues,
+}
+
+impl CharacterDevice {
+    /// Opens that of device `index`. Blocks.
+    pub fn open(system: &System, index: u32) -> Result<Self, AttachError> {
+        let queues = Control::open(system)?.queues(index)?;
+        let file = files::open(&system.dev.join(format!("ublkc{index}")));
+        let what = "open the character device of ublk";
+        let file = file.map_err(|error| AttachError::Refused { what, error })?;
+        Ok(Self { file, queues })
+    }
+}
+
 /// One ublk device that this process serves.
 pub struct Front {
     file: File,
-    descriptors: Descriptors,
+    /// Of each queue.
+    descriptors: Vec<Descriptors>,
     /// The volume, until its owner takes it away. Requests fail without it.
     volume: RefCell<Option<Device>>,
     /// What is held as long as the volume is.
     hold: RefCell<Option<Box<dyn Any>>>,
     under_way: Cell<usize>,
     /// Tasks that have not ended: none are left when the device is gone.
-    tasks: Cell<u16>,
+    tasks: Cell<u32>,
     is_ending: Cell<bool>,
     changed: Rc<Notify>,
 }
 
 impl Front {
-    /// Opens the character device of device `index`. Blocks.
-    pub fn open_file(system: &System, index: u32) -> io::Result<File> {
-        files::open(&system.dev.join(format!("ublkc{index}")))
-    }
-
-    /// Fetches requests of the device whose character device is `file`, and performs them on
-    /// `volume`. Drops `hold` when it lets go of the volume.
-    pub fn serve(file: File, volume: Device, hold: Box<dyn Any>) -> io::Result<Rc<Self>> {
-        let descriptors = Descriptors::map(&file)?;
+    /// Fetches requests of `device`, and performs them on `volume`. Drops `hold` when it lets go of
+    /// the volume.
+    pub fn serve(
+        device: CharacterDevice,
+        volume: Device,
+        hold: Box<dyn Any>,
+    ) -> io::Result<Rc<Self>> {
+        let CharacterDevice { file, queues: Queues { count, requests } } = device;
+        let map = |queue| Descriptors::map(&file, queue, requests);
+        let descriptors = (0..count).map(map).collect::<io::Result<_>>()?;
         let front = Rc::new(Self {
             file,
             descriptors,
             volume: RefCell::new(Some(volume)),
             hold: RefCell::new(Some(hold)),
             under_way: Cell::new(0),
-            tasks: Cell::new(REQUESTS),
+            tasks: Cell::new(u32::from(count) * u32::from(requests)),
             is_ending: Cell::new(false),
             changed: Notify::new(),
         });
-        for tag in 0..REQUESTS {
-            rt::spawn(front.clone().serve_tag(tag));
+        for queue in 0..count {
+            for tag in 0..requests {
+                rt::spawn(front.clone().serve_tag(queue, tag));
+            }
         }
         Ok(front)
     }
@@ -99,7 +129,7 @@ impl Front {
         self.let_go().await;
     }
 
-    async fn serve_tag(self: Rc<Self>, tag: u16) {
+    async fn serve_tag(self: Rc<Self>, queue: u16, tag: u16) {
         let mut memory = IoBuf::zeroed(REQUEST_MAX_BYTES as usize);
         let mut answer = None;
         loop {
@@ -108,7 +138,7 @@ impl Front {
                 Some(_) => command::COMMIT_AND_FETCH,
             };
             let address = memory.as_mut_ptr().expose_provenance() as u64;
-            let bytes = io_command(tag, answer.unwrap_or(0), address);
+            let bytes = io_command(queue, tag, answer.unwrap_or(0), address);
             let fd = types::Fd(self.file.as_raw_fd());
             let entry = opcode::UringCmd16::new(fd, number).cmd(bytes).build();
             // SAFETY: the entry points into `memory`, whose bytes stay where they are.
@@ -119,7 +149,7 @@ impl Front {
                 break;
             }
             self.under_way.set(self.under_way.get() + 1);
-            answer = Some(self.perform(tag, &mut memory).await);
+            answer = Some(self.perform(queue, tag, &mut memory).await);
             self.under_way.set(self.under_way.get() - 1);
             self.changed.notify_all();
         }
@@ -130,9 +160,9 @@ impl Front {
         }
     }
 
-    /// The answer to the request of `tag`: bytes, or a negative errno.
-    async fn perform(&self, tag: u16, memory: &mut IoBuf) -> i32 {
-        let Ok(request) = Request::decode(&self.descriptors.of(tag)) else {
+    /// The answer to the request of `tag` in `queue`: bytes, or a negative errno.
+    async fn perform(&self, queue: u16, tag: u16, memory: &mut IoBuf) -> i32 {
+        let Ok(request) = Request::decode(&self.descriptors[usize::from(queue)].of(tag)) else {
             return -libc::EOPNOTSUPP;
         };
         let Some(volume) = self.volume.borrow().clone() else { return -libc::EIO };
@@ -180,29 +210,33 @@ fn errno_of(error: &DeviceError) -> i32 {
     }
 }
 
-/// The descriptions of requests, which the kernel writes.
+/// The descriptions of one queue's requests, which the kernel writes.
 struct Descriptors {
     start: NonNull<u8>,
+    requests: u16,
 }
 
 impl Descriptors {
-    const LEN: usize = (REQUESTS as usize * DESCRIPTOR_BYTES).div_ceil(PAGE_BYTES) * PAGE_BYTES;
-
-    fn map(file: &File) -> io::Result<Self> {
+    fn map(file: &File, queue: u16, requests: u16) -> io::Result<Self> {
         let (fd, flags) = (file.as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE);
+        let (len, at) = (Self::len_bytes(requests), Queues::offset_bytes(queue));
+        let (protection, at) = (libc::PROT_READ, at as libc::off_t);
         // SAFETY: the kernel chooses the place; nothing else is mapped there.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), Self::LEN, libc::PROT_READ, flags, fd, 0) };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, at) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start })
+        Ok(Self { start, requests })
+    }
+
+    fn len_bytes(requests: u16) -> usize {
+        (usize::from(requests) * DESCRIPTOR_BYTES).next_multiple_of(PAGE_BYTES)
     }
 
     /// What the request of `tag` is, after its command has completed.
     fn of(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES] {
-        assert!(tag < REQUESTS, "a tag of this device");
+        assert!(tag < self.requests, "a tag of this queue");
         // SAFETY: the description of the tag is inside the mapping.
         let place = unsafe { self.start.as_ptr().add(usize::from(tag) * DESCRIPTOR_BYTES) };
         // SAFETY: the place is readable, and the kernel does not change it before the answer.
@@ -212,7 +246,8 @@ impl Descriptors {
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
+        let len = Self::len_bytes(self.requests);
         // SAFETY: the mapping is this one's, and nothing refers to it.
-        let _ = unsafe { libc::munmap(self.start.as_ptr().cast(), Self::LEN) };
+        let _ = unsafe { libc::munmap(self.start.as_ptr().cast(), len) };
     }
 }

@@ -11,5 +11,5 @@ mod registry;
 
 pub use abi::DeviceState;
 pub use control::{Control, NewDevice};
-pub use front::Front;
+pub use front::{CharacterDevice, Front};
 pub use registry::{Known, Registry};

@@ -20,7 +20,8 @@ pub struct AttachArgs {
     /// What attaches it: ublk if its module is loaded, else the kernel's NBD client.
     #[arg(long, value_enum, default_value_t = DriverChoice::Auto)]
     pub driver: DriverChoice,
-    /// Connections to the server of NBD [default: 4, or the number of processors if that is less].
+    /// Connections of NBD, or queues of ublk [default: 4, or the number of processors if that is
+    /// less].
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
     pub connections: Option<u32>,

@@ -115,6 +115,12 @@ async fn look_up(
     Ok((volume.ok_or_else(missing)?, summary.guid))
 }
 
+/// Connections of the NBD client, or queues of a ublk device.
+fn connections_of(args: &AttachArgs) -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    args.connections.unwrap_or(CONNECTIONS_DEFAULT.min(processors))
+}
+
 async fn make(
     args: &AttachArgs,
     control: &Path,
@@ -126,8 +132,7 @@ async fn make(
         return Ok(device);
     }
     load_client().await.map_err(failure)?;
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let count = args.connections.unwrap_or(CONNECTIONS_DEFAULT.min(processors));
+    let count = connections_of(args);
     let opened = connections(control, name, count).await?;
     let (size_bytes, mut server_flags) = (opened[0].size_bytes, opened[0].flags);
     if args.read_only {

@@ -10,7 +10,7 @@ use forebay_attach::{Attached, System, Volume};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use crate::attachments::{attached_by_ublk, failure, reconnect, take_over, with_kernel};
+use crate::attachments::{attached_by_ublk, failure, reconnect, take_over, with_kernel, with_ublk};
 use crate::failure::Failure;
 use crate::log;
 use crate::pools::PoolSet;
@@ -32,6 +32,8 @@ pub(super) struct Keeper {
     failed: BTreeMap<(u32, Volume), Nanos>,
     /// How often it was in vain to take over ublk devices.
     failed_ublk: BTreeMap<u32, u32>,
+    /// Sizes that ublk devices could not be given.
+    refused_sizes: BTreeMap<u32, u64>,
 }
 
 /// What a device lacks.
@@ -45,7 +47,8 @@ impl Keeper {
     /// A keeper of the devices of the volumes of `set`. `control` is the control socket of this
     /// process, and `stop` its end.
     pub(super) fn new(set: Rc<PoolSet>, control: PathBuf, stop: Rc<Stop>) -> Self {
-        Self { set, control, stop, failed: BTreeMap::new(), failed_ublk: BTreeMap::new() }
+        let (failed, failed_ublk, refused_sizes) = Default::default();
+        Self { set, control, stop, failed, failed_ublk, refused_sizes }
     }
 
     /// Runs until the server ends.
@@ -70,10 +73,11 @@ impl Keeper {
     async fn look_after_ublk(&mut self) {
         self.set.ublk().forget_gone();
         for (device, state, _) in attached_by_ublk().await {
-            let Some((name, _)) = self.set.volume_of(device.identity.volume) else { continue };
+            let Some((name, bytes)) = self.set.volume_of(device.identity.volume) else { continue };
             let (index, path) = (device.index, device.path.display());
             let is_waiting = state == DeviceState::Quiesced;
             if !is_waiting && !self.set.ublk().lacks_volume(index) {
+                self.resize_ublk(&device, &name, bytes).await;
                 continue;
             }
             let serve = self.set.ublk().serve(&*self.set, &name, index);
@@ -96,6 +100,24 @@ impl Keeper {
                         log::warning(&format!("{name}: {path} cannot be served: {line}"));
                     }
                 }
+            }
+        }
+    }
+
+    /// Gives a ublk device the size of its volume, if the kernel can.
+    async fn resize_ublk(&mut self, device: &Attached, name: &str, bytes: u64) {
+        let (index, path) = (device.index, device.path.display());
+        if device.size_bytes == bytes || self.refused_sizes.get(&index) == Some(&bytes) {
+            return;
+        }
+        match with_ublk(move |control| control.resize(index, bytes)).await {
+            Ok(()) => log::notice(&format!("{name}: {path} has {bytes} bytes now")),
+            Err(error) => {
+                self.refused_sizes.insert(index, bytes);
+                log::warning(&format!(
+                    "{name}: {path} keeps its size until it is attached again (Linux 6.16 and \
+                     newer can change it): {error}"
+                ));
             }
         }
     }

@@ -6,6 +6,7 @@ use forebay_attach::ublk::{DeviceState, NewDevice};
 use forebay_attach::{AttachError, Attached, Identity, System, Volume};
 use forebay_rt as rt;
 
+use super::connections_of;
 use crate::args::{AttachArgs, DriverChoice};
 use crate::attachments::{attached_by_ublk, failure, registry, take_over, with_ublk};
 use crate::control::{Action, Link, PROTOCOL_VERSION, Request};
@@ -27,7 +28,7 @@ pub(super) async fn make(
         DriverChoice::Ublk => load().await,
     }
     let (link, registry) = (link_to(control).await?, registry()?);
-    let identity = Identity { volume, connections: 1, name: name.to_owned() };
+    let identity = Identity { volume, connections: connections_of(args), name: name.to_owned() };
     let new = NewDevice {
         identity: identity.clone(),
         size_bytes,
