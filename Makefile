@@ -10,6 +10,7 @@
 #   make mutants  a mutation run over the crates that a write passes, for ARGS="--minutes 30" or hours
 #   make bench    measure on this machine; writes docs/benchmarks/
 #   make bench-sleeping  the same with a client that sleeps while it waits (needs libnbd-dev)
+#   make bench-fronts    NBD over both sockets and vhost-user, with processor time a request (needs libnbd-dev)
 #   make bench-hybrid    slow disks alone, with a cache in memory, and with a cache device (root)
 #   make bench-memory-log  a log in memory beside one on this disk, for two hours (root, nut-server)
 #   make bench-objects   a pool in an object store beside a local one and beside its gateway (needs versitygw)
@@ -18,7 +19,7 @@ CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-memory-log bench-objects bench-overwrites bench-sim man clean
+.PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-fronts bench-hybrid bench-memory-log bench-objects bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -67,6 +68,9 @@ bench:
 
 bench-sleeping:
 	bench/sleeping-client $(ARGS)
+
+bench-fronts:
+	bench/fronts $(ARGS)
 
 bench-hybrid:
 	bench/hybrid $(ARGS)
