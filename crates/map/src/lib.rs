@@ -7,6 +7,8 @@ mod directory;
 mod entry;
 mod error;
 mod leaf;
+mod leaf_index;
+mod line;
 mod map;
 mod memory;
 mod pages;

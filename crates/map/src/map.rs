@@ -8,9 +8,9 @@ use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use crate::change::{Freed, is_place};
 use crate::entry::{Entry, LeafId, Located, Mapped};
 use crate::error::MapError;
+use crate::line::Line;
 use crate::memory;
 use crate::runs::RunList;
-use crate::versions::Line;
 use crate::volume::{ExtentKind, MapExtent, VolumeMap};
 
 /// The map of all volumes.
@@ -44,8 +44,8 @@ impl Map {
         volume: VolumeId,
         freed: &mut impl FnMut(BlockAddr, u32),
     ) -> Result<(), MapError> {
+        self.unlink(volume);
         let gone = self.volumes.remove(&volume).ok_or(MapError::NoVolume(volume))?;
-        self.lines.remove(&volume);
         let mut freed = Freed::new(freed);
         gone.for_each(&mut |_, addr, blocks| freed.add(addr, blocks));
         freed.finish();
@@ -68,7 +68,7 @@ impl Map {
                 let home = map.link.home.unwrap_or(volume);
                 Some(Located { home, bound: lba, addr, sum })
             }
-            None if map.link.next.is_none() => None,
+            None if !map.link.takes_from_others() => None,
             _ => self.lookup_versions(volume, lba),
         }
     }
@@ -83,7 +83,7 @@ impl Map {
         mut visit: impl FnMut(MapExtent<'_>),
     ) {
         match self.volumes.get(&volume) {
-            Some(map) if map.link.next.is_some() || !map.has_places_only() => {
+            Some(map) if map.link.takes_from_others() || !map.has_places_only() => {
                 self.lookup_range_of_versions(volume, lba, blocks, &mut visit);
             }
             Some(map) => {
@@ -151,6 +151,7 @@ impl Map {
         let mut freed = Freed::new(freed);
         map.clear(lba.0, blocks, &mut freed, scratch);
         freed.finish();
+        self.has_lost(volume, lba.0, blocks);
         Ok(())
     }
 
@@ -204,7 +205,9 @@ impl Map {
         let containers =
             memory::btree_bytes(self.volumes.len(), size_of::<(VolumeId, VolumeMap)>());
         let volumes: u64 = self.volumes.values().map(VolumeMap::memory_bytes).sum();
-        containers + volumes + self.scratch.memory_bytes() + size_of::<Self>() as u64
+        let lines = memory::used_btree_bytes(self.lines.len(), size_of::<(VolumeId, Line)>())
+            + self.lines.values().map(Line::memory_bytes).sum::<u64>();
+        containers + lines + volumes + self.scratch.memory_bytes() + size_of::<Self>() as u64
     }
 
     /// The volume whose part of the map takes the most memory, and how many bytes that is.

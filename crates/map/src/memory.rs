@@ -13,3 +13,8 @@ pub(crate) fn btree_bytes(len: usize, item_len: usize) -> u64 {
     let inner = if leaves > 1 { leaves.div_ceil(5) } else { 0 };
     leaves * heap_bytes(11 * item_len + 16) + inner * heap_bytes(11 * item_len + 16 + 12 * 8)
 }
+
+/// As [`btree_bytes`], for a tree that is replaced when it is empty.
+pub(crate) fn used_btree_bytes(len: usize, item_len: usize) -> u64 {
+    if len == 0 { 0 } else { btree_bytes(len, item_len) }
+}

@@ -4,29 +4,16 @@
 //! as in the next newer version. A clone has entries only for blocks that differ from its origin.
 //! So each address is in one map, and a snapshot begins empty.
 
-use std::collections::BTreeSet;
-
 use forebay_format::map_record::{Delta, HOLE_SEGMENT, LEAF_BLOCKS, ORIGIN_SEGMENT};
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
 use crate::change::{Freed, is_marker, is_shared};
 use crate::entry::{Located, Mapped};
+use crate::line::{Line, by_leaf};
 use crate::map::Map;
-use crate::volume::{ExtentKind, IN_FOOTER, Link, MapExtent, Sums, VolumeMap};
+use crate::volume::{ExtentKind, IN_FOOTER, MapExtent, Sums, VolumeMap};
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
-
-/// The versions of a volume.
-#[derive(Default)]
-pub(crate) struct Line {
-    /// Its snapshots, oldest first.
-    snapshots: Vec<VolumeId>,
-    /// The newest living snapshot, which gets the entries that the volume gives up, and after it
-    /// those that are being destroyed, whose entries it gets as well. Empty: nothing is kept.
-    keepers: Vec<VolumeId>,
-    /// Blocks of the volume's own that the newest living snapshot has as well.
-    shared: u64,
-}
 
 /// What a version has got: consecutive blocks at consecutive addresses, markers, or no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,81 +85,17 @@ fn pieces(map: Option<&VolumeMap>, lba: u64, blocks: u64) -> Vec<Piece> {
     found
 }
 
+/// A part of a range that is being looked up.
+enum Todo {
+    /// To be looked up in a version; `None`: it is a hole.
+    Look(Option<VolumeId>, u64, u64),
+    /// Within a leaf, to be looked up in the snapshots from `number` on of the line of `version`.
+    LookIn { version: VolumeId, number: u32, lba: u64, blocks: u64 },
+    /// What a volume or one of its snapshots has.
+    Show(VolumeId, Piece),
+}
+
 impl Map {
-    /// Says which versions a volume has: its snapshots, oldest first, each with whether it is being
-    /// destroyed, and the snapshot that it was cloned from. Versions without a map get an empty
-    /// one.
-    pub fn set_versions(
-        &mut self,
-        volume: VolumeId,
-        snapshots: &[(VolumeId, bool)],
-        origin: Option<VolumeId>,
-    ) {
-        let ids = || snapshots.iter().map(|(id, _)| *id);
-        for (snapshot, newer) in ids().zip(ids().skip(1).chain([volume])) {
-            let link = Link { home: Some(volume), next: Some(newer), origin };
-            self.volumes.entry(snapshot).or_default().link = link;
-        }
-        self.volumes.entry(volume).or_default().link = Link { home: None, next: origin, origin };
-        let living = snapshots.iter().rposition(|(_, is_dying)| !is_dying);
-        let keepers: Vec<VolumeId> = living.map_or(Vec::new(), |at| ids().skip(at).collect());
-        let line = self.lines.entry(volume).or_default();
-        let is_known = line.keepers == keepers;
-        line.snapshots = ids().collect();
-        line.keepers = keepers;
-        if !is_known {
-            self.count_shared(volume);
-        }
-        if snapshots.is_empty() {
-            self.lines.remove(&volume);
-        }
-    }
-
-    /// Counts the blocks that a volume shares with its newest living snapshot.
-    fn count_shared(&mut self, volume: VolumeId) {
-        let Some(line) = self.lines.get(&volume) else { return };
-        let mut shared = 0;
-        if let Some(map) = self.volumes.get(&volume).filter(|_| !line.keepers.is_empty()) {
-            shared = map.mapped_blocks();
-            let leaves = line.keepers.iter().filter_map(|keeper| self.volumes.get(keeper));
-            let leaves: BTreeSet<u32> = leaves.flat_map(|kept| kept.leaves_from(0)).collect();
-            for leaf in leaves {
-                let lba = Lba(u64::from(leaf) * LEAF);
-                shared -= self.unshared(volume, lba, LEAF, VolumeMap::mapped_within);
-            }
-        }
-        if let Some(line) = self.lines.get_mut(&volume) {
-            line.shared = shared;
-        }
-    }
-
-    /// The parts of a range in which none of these versions has an entry of its own.
-    fn untouched<'a>(
-        &self,
-        versions: impl IntoIterator<Item = &'a VolumeId>,
-        lba: u64,
-        blocks: u64,
-    ) -> Vec<(u64, u64)> {
-        let mut ranges = vec![(lba, blocks)];
-        for map in versions.into_iter().filter_map(|version| self.volumes.get(version)) {
-            let mut left = Vec::with_capacity(ranges.len());
-            for (lba, blocks) in ranges {
-                map.lookup_range(VolumeId(0), lba, blocks, &mut |extent| {
-                    if extent.kind == ExtentKind::Hole {
-                        left.push((extent.lba.0, extent.blocks));
-                    }
-                });
-            }
-            ranges = left;
-        }
-        ranges
-    }
-
-    /// The parts of a range that the newest living snapshot takes from the volume.
-    fn shared_ranges(&self, line: &Line, lba: u64, blocks: u64) -> Vec<(u64, u64)> {
-        self.untouched(&line.keepers, lba, blocks)
-    }
-
     /// Visits a range in order: how many blocks, and whether the volume has changed them between
     /// its snapshot `since` and its newer version `until` (another snapshot, or the volume). Blocks
     /// that were written with what they held count as changed.
@@ -183,14 +106,15 @@ impl Map {
         blocks: u64,
         visit: &mut dyn FnMut(u64, bool),
     ) {
-        let mut versions = Vec::new();
-        let mut at = Some(since);
-        while let Some(version) = at.filter(|version| *version != until) {
-            versions.push(version);
-            at = self.volumes.get(&version).and_then(|map| map.link.next);
-        }
+        let untouched = match self.line_of(since) {
+            Some((line, first)) => {
+                let end = self.line_of(until).map_or(u32::MAX, |(_, number)| number);
+                self.untouched(line, &(first..end), lba.0, blocks)
+            }
+            None => vec![(lba.0, blocks)],
+        };
         let mut from = lba.0;
-        for (unchanged, length) in self.untouched(&versions, lba.0, blocks) {
+        for (unchanged, length) in untouched {
             if unchanged > from {
                 visit(unchanged - from, true);
             }
@@ -217,7 +141,7 @@ impl Map {
     }
 
     /// Blocks in a range that no snapshot has, counted by `within`.
-    fn unshared(
+    pub(crate) fn unshared(
         &self,
         volume: VolumeId,
         lba: Lba,
@@ -226,10 +150,11 @@ impl Map {
     ) -> u64 {
         let Some(map) = self.volumes.get(&volume) else { return 0 };
         let all = within(map, lba.0, blocks);
-        let Some(line) = self.lines.get(&volume).filter(|line| !line.keepers.is_empty()) else {
+        let line = self.lines.get(&volume);
+        let Some((line, keepers)) = line.and_then(|line| Some((line, line.keepers()?))) else {
             return all;
         };
-        let shared = self.shared_ranges(line, lba.0, blocks).into_iter();
+        let shared = self.untouched(line, &keepers, lba.0, blocks).into_iter();
         all - shared.map(|(lba, n)| within(map, lba, n)).sum::<u64>()
     }
 
@@ -248,15 +173,11 @@ impl Map {
     /// The version of `home` whose own entry for `lba` is at `addr`.
     #[must_use]
     pub fn owner(&self, home: VolumeId, lba: Lba, addr: BlockAddr) -> Option<(VolumeId, Mapped)> {
-        let is_at = |version: VolumeId| {
-            let found = self.volumes.get(&version)?.lookup(lba.0)?;
-            (found.addr == addr).then_some((version, found))
-        };
-        let older = || {
-            let snapshots = self.lines.get(&home)?.snapshots.iter().rev();
-            snapshots.copied().find_map(is_at)
-        };
-        is_at(home).or_else(older)
+        let found = self.volumes.get(&home).and_then(|map| map.lookup(lba.0));
+        if let Some(found) = found.filter(|found| found.addr == addr) {
+            return Some((home, found));
+        }
+        self.entry_from(self.lines.get(&home)?, 0, lba.0, |found| found.addr == addr)
     }
 
     /// As [`Map::lookup`], for a block of which the version has no address of its own.
@@ -264,8 +185,14 @@ impl Map {
         let mut at = volume;
         loop {
             let map = self.volumes.get(&at)?;
-            at = match map.lookup(lba.0) {
-                None => map.link.next?,
+            let found = match self.line_of(at) {
+                Some((line, number)) => {
+                    self.entry_from(line, number, lba.0, |_| true).map(|(_, found)| found)
+                }
+                None => map.lookup(lba.0),
+            };
+            at = match found {
+                None => map.link.home.or(map.link.origin)?,
                 Some(found) if found.addr.segment() == HOLE_SEGMENT => return None,
                 Some(found) if found.addr.segment() == ORIGIN_SEGMENT => map.link.origin?,
                 Some(found) if is_shared(found.addr) => return self.lookup_ref(found.addr),
@@ -285,20 +212,20 @@ impl Map {
         blocks: u64,
         visit: &mut dyn FnMut(MapExtent<'_>),
     ) {
-        // What is left to do, the next on top: a range to look up in a version (`None`: it is a
-        // hole), or a mapped piece of a version.
-        enum Todo {
-            Look(Option<VolumeId>, u64, u64),
-            Show(VolumeId, Piece),
-        }
         let mut todo = vec![Todo::Look(Some(volume), lba.0, blocks)];
         let mut hole = (lba.0, 0);
         while let Some(next) = todo.pop() {
-            let (version, lba, blocks) = match next {
-                Todo::Look(Some(version), lba, blocks) => (version, lba, blocks),
-                Todo::Look(None, _, blocks) => {
-                    hole.1 += blocks;
-                    continue;
+            let from = todo.len();
+            match next {
+                Todo::Look(None, _, blocks) => hole.1 += blocks,
+                Todo::Look(Some(version), lba, blocks) => match self.line_of(version) {
+                    Some((line, number)) => {
+                        self.split_at_leaves(version, (line, number), (lba, blocks), &mut todo);
+                    }
+                    None => self.look_at(version, None, (lba, blocks), &mut todo),
+                },
+                Todo::LookIn { version, number, lba, blocks } => {
+                    self.look_in_line(version, number, (lba, blocks), &mut todo);
                 }
                 Todo::Show(home, Piece { lba, blocks, addr, sums }) => {
                     show_hole(hole, visit);
@@ -312,25 +239,83 @@ impl Map {
                             visit(MapExtent { lba, blocks, kind }.with_packed());
                         }
                     }
-                    continue;
                 }
-            };
-            let map = self.volumes.get(&version);
-            let (next, origin) = map.map_or((None, None), |map| (map.link.next, map.link.origin));
-            let home = map.and_then(|map| map.link.home).unwrap_or(version);
-            let found = pieces(map, lba, blocks).into_iter().map(|piece| {
-                match piece.addr.map(BlockAddr::segment) {
-                    None => Todo::Look(next, piece.lba, piece.blocks),
-                    Some(HOLE_SEGMENT) => Todo::Look(None, piece.lba, piece.blocks),
-                    Some(ORIGIN_SEGMENT) => Todo::Look(origin, piece.lba, piece.blocks),
-                    Some(_) => Todo::Show(home, piece),
-                }
-            });
-            let from = todo.len();
-            todo.extend(found);
+            }
             todo[from..].reverse();
         }
         show_hole(hole, visit);
+    }
+
+    /// Where to look for a range of a snapshot: for leaves in which it or newer ones have entries,
+    /// among these, for others in the volume.
+    fn split_at_leaves(
+        &self,
+        version: VolumeId,
+        (line, number): (&Line, u32),
+        (lba, blocks): (u64, u64),
+        todo: &mut Vec<Todo>,
+    ) {
+        let home = self.volumes.get(&version).and_then(|map| map.link.home);
+        let (mut at, end) = (lba, lba + blocks);
+        while at < end {
+            let leaf = u32::try_from(at / LEAF).ok();
+            let leaf = leaf.and_then(|leaf| line.index.first_leaf(leaf, &(number..u32::MAX)));
+            let base = leaf.map_or(end, |leaf| u64::from(leaf) * LEAF);
+            let from = base.clamp(at, end);
+            if at < from {
+                todo.push(Todo::Look(home, at, from - at));
+            }
+            at = end.min(base.saturating_add(LEAF));
+            if from < at {
+                todo.push(Todo::LookIn { version, number, lba: from, blocks: at - from });
+            }
+        }
+    }
+
+    /// Looks a range within a leaf up in the first snapshot from number `number` on, of the line
+    /// of `version`, that may have some of it.
+    fn look_in_line(
+        &self,
+        version: VolumeId,
+        number: u32,
+        (lba, blocks): (u64, u64),
+        todo: &mut Vec<Todo>,
+    ) {
+        let home = self.volumes.get(&version).and_then(|map| map.link.home);
+        let found = self.line_of(version).zip(by_leaf(lba, blocks).next());
+        let found = found.and_then(|((line, _), (leaf, range))| {
+            let number = line.index.first(leaf, number..u32::MAX, &range)?;
+            Some((*line.snapshots.get(&number)?, number))
+        });
+        match found {
+            Some((id, number)) => self.look_at(id, Some(number + 1), (lba, blocks), todo),
+            None => todo.push(Todo::Look(home, lba, blocks)),
+        }
+    }
+
+    /// Looks a range up in one map. What that has no entry for is sought among the snapshots from
+    /// number `newer` on, or in the origin.
+    fn look_at(
+        &self,
+        version: VolumeId,
+        newer: Option<u32>,
+        (lba, blocks): (u64, u64),
+        todo: &mut Vec<Todo>,
+    ) {
+        let map = self.volumes.get(&version);
+        let (home, origin) = map.map_or((None, None), |map| (map.link.home, map.link.origin));
+        let beyond = home.or(origin);
+        let home = home.unwrap_or(version);
+        todo.extend(pieces(map, lba, blocks).into_iter().map(|piece| {
+            let Piece { lba, blocks, .. } = piece;
+            match (piece.addr.map(BlockAddr::segment), newer) {
+                (None, Some(number)) => Todo::LookIn { version, number, lba, blocks },
+                (None, None) => Todo::Look(beyond, lba, blocks),
+                (Some(HOLE_SEGMENT), _) => Todo::Look(None, lba, blocks),
+                (Some(ORIGIN_SEGMENT), _) => Todo::Look(origin, lba, blocks),
+                (Some(_), _) => Todo::Show(home, piece),
+            }
+        }));
     }
 
     /// As [`Map::visible_blocks`], within a range.
@@ -347,7 +332,7 @@ impl Map {
     #[must_use]
     pub fn visible_blocks(&self, volume: VolumeId) -> u64 {
         let Some(map) = self.volumes.get(&volume) else { return 0 };
-        if map.link.next.is_none() {
+        if !map.link.takes_from_others() {
             return map.mapped_blocks();
         }
         let mut visible = 0;
@@ -366,9 +351,12 @@ impl Map {
         let first = u32::try_from(lba.0 / LEAF).ok()?;
         let (mut at, mut least) = (Some(volume), None);
         while let Some(map) = at.and_then(|at| self.volumes.get(&at)) {
-            let leaf = map.first_leaf_from(first);
+            let leaf = match at.and_then(|at| self.line_of(at)) {
+                Some((line, number)) => line.index.first_leaf(first, &(number..u32::MAX)),
+                None => map.first_leaf_from(first),
+            };
             least = [least, leaf].into_iter().flatten().min();
-            at = map.link.next;
+            at = map.link.home.or(map.link.origin);
         }
         least.map(|leaf: u32| Lba(u64::from(leaf) * LEAF))
     }
@@ -383,8 +371,8 @@ impl Map {
         kept: &mut impl FnMut(Kept<'_>),
     ) {
         let Some(line) = self.lines.get(&volume) else { return };
-        let Some(keeper) = line.keepers.first().copied() else { return };
-        for (lba, blocks) in self.shared_ranges(line, lba.0, blocks) {
+        let Some((keeper, keepers)) = line.keeper().zip(line.keepers()) else { return };
+        for (lba, blocks) in self.untouched(line, &keepers, lba.0, blocks) {
             for piece in pieces(self.volumes.get(&volume), lba, blocks) {
                 if piece.is_real()
                     && let Some(line) = self.lines.get_mut(&volume)
@@ -407,7 +395,7 @@ impl Map {
         blocks: u64,
         kept: &mut impl FnMut(Kept<'_>),
     ) {
-        if self.lines.get(&volume).is_none_or(|line| line.keepers.is_empty()) {
+        if self.lines.get(&volume).is_none_or(|line| line.keeper().is_none()) {
             return;
         }
         let mut mapped = Vec::new();
@@ -451,11 +439,17 @@ impl Map {
         let Self { volumes, scratch, .. } = self;
         if let Some(map) = volumes.get_mut(&volume) {
             map.clear(lba, blocks, &mut Freed::new(&mut ignored), scratch);
+            self.has_lost(volume, lba, blocks);
         }
     }
 
     /// Gives entries to a map that has none there. Without an address: a marker that says so.
     fn put(&mut self, volume: VolumeId, piece: &Piece, kept: &mut impl FnMut(Kept<'_>)) {
+        self.put_entries(volume, piece, kept);
+        self.has_got(volume, piece.lba, piece.blocks);
+    }
+
+    fn put_entries(&mut self, volume: VolumeId, piece: &Piece, kept: &mut impl FnMut(Kept<'_>)) {
         let mut ignored = |_, _| {};
         let mut freed = Freed::new(&mut ignored);
         let Self { volumes, scratch, .. } = self;
@@ -494,10 +488,8 @@ impl Map {
 
     /// The snapshot of the same volume that was taken before this one.
     fn next_older(&self, snapshot: VolumeId) -> Option<VolumeId> {
-        let home = self.volumes.get(&snapshot)?.link.home?;
-        let snapshots = &self.lines.get(&home)?.snapshots;
-        let at = snapshots.iter().position(|id| *id == snapshot)?;
-        at.checked_sub(1).map(|at| snapshots[at])
+        let (line, number) = self.line_of(snapshot)?;
+        line.next_older(number)
     }
 
     /// Lets go of what a snapshot has in its first leaf: the next older snapshot gets what it
@@ -525,16 +517,8 @@ impl Map {
         let mut freed = Freed::new(freed);
         volumes.get_mut(&snapshot)?.clear(lba, LEAF, &mut freed, scratch);
         freed.finish();
+        self.has_lost(snapshot, lba, LEAF);
         Some((Lba(lba), LEAF))
-    }
-
-    /// Removes the map of a snapshot that has no entries any more. Returns whether it was so.
-    pub fn drop_empty(&mut self, snapshot: VolumeId) -> bool {
-        let is_empty = self.volumes.get(&snapshot).is_none_or(|map| map.entries() == 0);
-        if is_empty {
-            self.volumes.remove(&snapshot);
-        }
-        is_empty
     }
 
     /// Gives a volume back what its newest snapshot has in the snapshot's first leaf, and frees
@@ -546,7 +530,7 @@ impl Map {
         freed: &mut impl FnMut(BlockAddr, u32),
         kept: &mut impl FnMut(Kept<'_>),
     ) -> Option<(Lba, u64)> {
-        let snapshot = *self.lines.get(&volume)?.snapshots.last()?;
+        let snapshot = self.lines.get(&volume)?.newest()?;
         let lba = u64::from(self.volumes.get(&snapshot)?.first_leaf_from(0)?) * LEAF;
         let is_clone = self.volumes.get(&volume)?.link.origin.is_some();
         let theirs = pieces(self.volumes.get(&snapshot), lba, LEAF);

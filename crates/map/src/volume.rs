@@ -100,10 +100,17 @@ pub(crate) struct VolumeMap {
 pub(crate) struct Link {
     /// The volume whose versions these are; `None`: this is the volume.
     pub(crate) home: Option<VolumeId>,
-    /// The next newer version; of the volume itself: the snapshot that it was cloned from.
-    pub(crate) next: Option<VolumeId>,
+    /// Snapshots of a volume are numbered, oldest first.
+    pub(crate) number: u32,
     /// The snapshot that the volume was cloned from.
     pub(crate) origin: Option<VolumeId>,
+}
+
+impl Link {
+    /// Whether blocks without an entry may be another version's.
+    pub(crate) fn takes_from_others(&self) -> bool {
+        self.home.is_some() || self.origin.is_some()
+    }
 }
 
 /// The leaf of a block and the block's number in it; `None` past the end of any volume.

@@ -16,6 +16,8 @@ use crate::volume::VolumeState;
 pub(crate) struct Snapshots {
     /// By volume, and by id: later ones have higher ids.
     by_volume: RefCell<BTreeMap<VolumeId, BTreeMap<VolumeId, Snapshot>>>,
+    /// The living ones by volume and name.
+    by_name: RefCell<BTreeMap<(VolumeId, String), VolumeId>>,
     /// The volume of each snapshot.
     volume_of: RefCell<BTreeMap<VolumeId, VolumeId>>,
     /// What the next group ends with.
@@ -69,10 +71,13 @@ impl Snapshots {
         self.volume_of.borrow_mut().insert(snapshot.id, snapshot.volume);
         let len = SnapshotRecord::Present(snapshot.clone()).encoded_len() as u64;
         self.dying.set(self.dying.get() + usize::from(snapshot.is_dying));
-        let mut by_volume = self.by_volume.borrow_mut();
-        let before = by_volume.entry(snapshot.volume).or_default().insert(snapshot.id, snapshot);
         self.record_bytes.set(self.record_bytes.get() + len);
+        let name = (!snapshot.is_dying).then(|| (snapshot.volume, snapshot.name.clone()));
+        let id = snapshot.id;
+        let mut by_volume = self.by_volume.borrow_mut();
+        let before = by_volume.entry(snapshot.volume).or_default().insert(id, snapshot);
         before.into_iter().for_each(|before| self.uncount(before));
+        self.by_name.borrow_mut().extend(name.map(|name| (name, id)));
     }
 
     /// Removes a snapshot. The journal gets a record of it.
@@ -92,6 +97,9 @@ impl Snapshots {
 
     fn uncount(&self, gone: Snapshot) {
         self.dying.set(self.dying.get() - usize::from(gone.is_dying));
+        if !gone.is_dying {
+            self.by_name.borrow_mut().remove(&(gone.volume, gone.name.clone()));
+        }
         let len = SnapshotRecord::Present(gone).encoded_len() as u64;
         self.record_bytes.set(self.record_bytes.get() - len);
     }
@@ -147,9 +155,8 @@ impl Snapshots {
 
     /// The living snapshot of this name.
     pub fn named(&self, volume: VolumeId, name: &str) -> Option<Snapshot> {
-        let by_volume = self.by_volume.borrow();
-        let mut mine = by_volume.get(&volume)?.values();
-        mine.find(|snapshot| !snapshot.is_dying && snapshot.name == name).cloned()
+        let id = *self.by_name.borrow().get(&(volume, name.to_owned()))?;
+        self.by_volume.borrow().get(&volume)?.get(&id).cloned()
     }
 
     /// The volumes with snapshots.

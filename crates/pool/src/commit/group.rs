@@ -221,7 +221,7 @@ impl Pool {
         self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
         self.apply_to_map(writers, &mut delta, &places).await?;
-        self.end_versions(writers, &mut delta, commit).await?;
+        self.end_versions(&mut delta, commit).await?;
         self.free_unused_contents(&mut delta).await?;
         self.free_unused_packed(&mut delta).await?;
         self.journal(writers, &delta, commit).await?;

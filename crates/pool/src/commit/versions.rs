@@ -9,7 +9,6 @@ use forebay_units::{BlockAddr, CommitId, Lba, VolumeId};
 use crate::Pool;
 use crate::commit::error::CommitError;
 use crate::commit::work;
-use crate::state::Writers;
 
 /// Leaves of snapshots being destroyed that one group lets go of: at most so many times 9 KiB in
 /// the journal.
@@ -71,7 +70,6 @@ impl Pool {
     /// taken, and those being destroyed let go of blocks.
     pub(crate) async fn end_versions(
         &self,
-        writers: &mut Writers,
         delta: &mut Delta,
         commit: CommitId,
     ) -> Result<(), CommitError> {
@@ -83,13 +81,13 @@ impl Pool {
             snapshot.commit = commit.0;
             let volume = snapshot.volume;
             snapshot.referenced_blocks = self.store.map.borrow().visible_blocks(volume);
+            self.store.map.borrow_mut().add_snapshot(volume, snapshot.id);
             self.snapshots.insert(snapshot);
-            self.link_versions(volume);
         }
         let mut left = LEAVES_LET_GO;
         while left > 0 && self.snapshots.has_dying() {
             for snapshot in self.snapshots.dying() {
-                self.let_go_of(writers, snapshot.id, delta, &mut left).await;
+                self.let_go_of(snapshot.id, delta, &mut left).await;
             }
         }
         Ok(())
@@ -105,18 +103,12 @@ impl Pool {
     }
 
     /// Lets go of at most `left` leaves of a snapshot, and forgets it after the last.
-    async fn let_go_of(
-        &self,
-        writers: &mut Writers,
-        snapshot: VolumeId,
-        delta: &mut Delta,
-        left: &mut usize,
-    ) {
+    async fn let_go_of(&self, snapshot: VolumeId, delta: &mut Delta, left: &mut usize) {
         let mut slices = rt::Slices::new();
         while *left > 0 {
             *left -= 1;
             if !self.let_go_of_leaf(snapshot, delta) {
-                return self.forget_snapshot(writers, snapshot, delta);
+                return self.forget_snapshot(snapshot, delta);
             }
             slices.step().await;
         }
@@ -134,16 +126,12 @@ impl Pool {
     }
 
     /// Forgets a snapshot that has no entries of its own any more.
-    fn forget_snapshot(&self, writers: &mut Writers, snapshot: VolumeId, delta: &mut Delta) {
-        let volume = self.snapshots.get(snapshot).map(|snapshot| snapshot.volume);
+    fn forget_snapshot(&self, snapshot: VolumeId, delta: &mut Delta) {
+        // Other versions are found without it from here on.
         self.store.map.borrow_mut().drop_empty(snapshot);
         delta.drop_volume(snapshot);
         self.snapshots.remove(snapshot);
         self.health.lost.borrow_mut().forget(snapshot);
-        // Other versions are found without it from here on.
-        if let Some(volume) = volume.filter(|volume| !writers.dropped.contains(volume)) {
-            self.link_versions(volume);
-        }
     }
 
     /// Gives a volume back what its newest living snapshot has.
@@ -159,7 +147,6 @@ impl Pool {
             self.store.map.borrow_mut().drop_empty(dying.id);
             delta.drop_volume(dying.id);
             self.snapshots.remove(dying.id);
-            self.link_versions(volume);
         }
         while self.roll_back_leaf(volume, newest.id, delta) {
             slices.step().await;
