@@ -14,12 +14,14 @@
 #   make bench-hybrid    slow disks alone, with a cache in memory, and with a cache device (root)
 #   make bench-memory-log  a log in memory beside one on this disk, for two hours (root, nut-server)
 #   make bench-objects   a pool in an object store beside a local one and beside its gateway (needs versitygw)
+#   make bench-services  what snapshots, compression and de-duplication cost against off
+#   make bench-many-snapshots  a volume with ten thousand snapshots (python3-libnbd)
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-fronts bench-hybrid bench-memory-log bench-objects bench-overwrites bench-sim man clean
+.PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-fronts bench-hybrid bench-memory-log bench-services bench-many-snapshots bench-objects bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -80,6 +82,12 @@ bench-memory-log:
 
 bench-objects:
 	bench/objects $(ARGS)
+
+bench-services:
+	bench/services $(ARGS)
+
+bench-many-snapshots:
+	bench/many-snapshots $(ARGS)
 
 bench-overwrites:
 	bench/overwrites $(ARGS)
