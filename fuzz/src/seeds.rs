@@ -50,6 +50,7 @@ fn streams(out: &mut Seeds) {
         created_at: 1,
         size_bytes: 16384,
         start_bytes: 0,
+        is_as_stored: false,
         snapshot: "b".into(),
         source: "tank/v".into(),
         base: String::new(),
@@ -58,6 +59,13 @@ fn streams(out: &mut Seeds) {
     whole.extend(encoder.data(0, &[7; 4096]));
     whole.extend(encoder.hole(4096, 12288));
     whole.extend(encoder.end());
+    let stored = StreamHeader { is_as_stored: true, ..header.clone() };
+    let (mut encoder, mut packed) = StreamEncoder::begin(&stored);
+    packed.extend(encoder.units(0, 4096, &[1, 1, 3, 0, 7, 8, 9]));
+    packed.extend(encoder.repeat(4096, 4096, 0));
+    packed.extend(encoder.hole(8192, 8192));
+    packed.extend(encoder.end());
+    out.push(("send_stream", "as-stored", packed));
     let later = StreamHeader { base_guid: 8, base: "a".into(), start_bytes: 4096, ..header };
     let (mut encoder, mut step) = StreamEncoder::begin(&later);
     step.extend(encoder.hole(8192, 4096));

@@ -3,9 +3,11 @@
 
 use forebay_format::checksum::{crc64, crc64_of_parts};
 use forebay_format::stream::{
-    MAGIC, MAX_PAYLOAD_BYTES, PREAMBLE_BYTES, RECORD_BYTES, Record, ResumeToken, StreamDecoder,
-    StreamEncoder, StreamError, Totals, VERSION,
+    COMPRESSED, MAGIC, MAX_PAYLOAD_BYTES, PREAMBLE_BYTES, RECORD_BYTES, REPEATED, Record,
+    ResumeToken, StreamDecoder, StreamEncoder, StreamError, Totals, VERSION, VERSION_AS_STORED,
+    units_of,
 };
+use forebay_units::BLOCK_BYTES;
 
 /// What a decoder finds in pieces of `step` bytes: the records as an encoder makes them again, and
 /// how it ended.
@@ -32,6 +34,17 @@ fn read(bytes: &[u8], step: usize) -> (Vec<u8>, Result<Totals, StreamError>) {
                     let encoder = encoder.as_mut().expect("the first record came before");
                     again.extend(encoder.hole(offset_bytes, len_bytes));
                 }
+                Ok(Some(Record::Units { offset_bytes, units })) => {
+                    let encoder = encoder.as_mut().expect("the first record came before");
+                    let found = units_of(units).expect("the decoder has read them");
+                    let blocks: u64 = found.iter().map(|unit| u64::from(unit.blocks)).sum();
+                    again.extend(encoder.units(offset_bytes, blocks * BLOCK_BYTES, units));
+                }
+                Ok(Some(Record::Repeat { offset_bytes, len_bytes, from_bytes })) => {
+                    let encoder = encoder.as_mut().expect("the first record came before");
+                    assert!(from_bytes + len_bytes <= offset_bytes);
+                    again.extend(encoder.repeat(offset_bytes, len_bytes, from_bytes));
+                }
                 Ok(Some(Record::End(_))) => {
                     again.extend(encoder.take().expect("there is one end").end());
                 }
@@ -45,8 +58,11 @@ fn read(bytes: &[u8], step: usize) -> (Vec<u8>, Result<Totals, StreamError>) {
 /// find.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = MAGIC.to_vec();
-    sealed.extend(VERSION.to_le_bytes());
-    sealed.extend([0; 4]);
+    let is_as_stored = bytes.get(MAGIC.len()) == Some(&(VERSION_AS_STORED as u8));
+    let (version, features) =
+        if is_as_stored { (VERSION_AS_STORED, COMPRESSED | REPEATED) } else { (VERSION, 0) };
+    sealed.extend(version.to_le_bytes());
+    sealed.extend(features.to_le_bytes());
     sealed.extend(bytes.iter().skip(PREAMBLE_BYTES));
     let mut before = crc64(&sealed[..PREAMBLE_BYTES]);
     let (mut at, mut number) = (PREAMBLE_BYTES, 0u64);

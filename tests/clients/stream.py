@@ -36,9 +36,21 @@ def records(data):
         at += 40 + payload
 
 
+def blocks_in(payload):
+    """Blocks of compressed units."""
+    blocks, at = 0, 0
+    while at < len(payload):
+        codec, count, size = struct.unpack_from("<BBH", payload, at)
+        assert codec <= 2 and 1 <= count <= 4 and (codec > 0 or size == count * 4096), (codec, count, size)
+        blocks, at = blocks + count, at + 4 + size
+    assert at == len(payload), "the last unit is cut"
+    return blocks
+
+
 def check(path):
     data = open(path, "rb").read()
-    assert data[:8] == b"FBSTREAM" and data[8:16] == struct.pack("<II", 1, 0), data[:16]
+    version = struct.unpack("<II", data[8:16])
+    assert data[:8] == b"FBSTREAM" and version in ((1, 0), (2, 3)), data[:16]
     before, number, sums, names = crc64(data[:16]), 0, {2: 0, 3: 0}, []
     kinds = []
     for at, end in records(data):
@@ -48,8 +60,14 @@ def check(path):
         # Slow in Python: of long payloads only some are checked.
         if len(payload) <= 65536 or number % 16 == 1:
             assert crc64(struct.pack("<Q", before) + head + payload) == stored, "record %d" % number
-        if kind in sums:
-            sums[kind] += length
+        assert kind < 5 or version[0] == 2, "kind %d" % kind
+        if kind == 5:
+            assert blocks_in(payload) * 4096 == length, "units of record %d" % number
+        if kind == 6:
+            (source,) = struct.unpack("<Q", payload)
+            assert source + length <= offset, "record %d is as what comes later" % number
+        if kind in (2, 3, 5, 6):
+            sums[3 if kind == 3 else 2] += length
         if kind == 1:
             rest = payload[48:]
             for _ in range(3):

@@ -55,14 +55,14 @@ pub enum Codec {
 }
 
 impl Codec {
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Self::Lz4 => 1,
             Self::Zstd => 2,
         }
     }
 
-    fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::Lz4),
             2 => Some(Self::Zstd),

@@ -5,6 +5,7 @@
 
 mod decoder;
 mod token;
+mod units;
 
 use std::fmt;
 
@@ -15,11 +16,18 @@ use crate::{Decoder, Encoder, FormatError};
 
 pub use decoder::{Record, StreamDecoder};
 pub use token::ResumeToken;
+pub use units::{StoredUnit, units_of};
 
 /// The first bytes of a stream.
 pub const MAGIC: &[u8; 8] = b"FBSTREAM";
-/// The version of the stream that this program writes, and the only one that it reads.
+/// The version of streams of plain data, which every program reads.
 pub const VERSION: u32 = 1;
+/// The version of streams with compressed and repeated ranges. Their first bytes say which.
+pub const VERSION_AS_STORED: u32 = 2;
+/// Flags of version 2: ranges that are compressed, and ranges that are as an earlier one.
+pub const COMPRESSED: u32 = 1;
+/// See [`COMPRESSED`].
+pub const REPEATED: u32 = 2;
 /// Bytes before the first record.
 pub const PREAMBLE_BYTES: usize = 16;
 /// Bytes of a record before its payload.
@@ -32,6 +40,8 @@ const BEGIN: u32 = 1;
 const DATA: u32 = 2;
 const HOLE: u32 = 3;
 const END: u32 = 4;
+const UNITS: u32 = 5;
+const REPEAT: u32 = 6;
 
 /// What a stream holds: its first record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +58,8 @@ pub struct StreamHeader {
     pub size_bytes: u64,
     /// Where the records begin: above 0 in a stream that goes on after an interruption.
     pub start_bytes: u64,
+    /// Whether ranges may be compressed or repeated: the version of the stream.
+    pub is_as_stored: bool,
     /// The snapshot's name without the volume's.
     pub snapshot: String,
     /// `POOL/VOL` that it was sent from.
@@ -71,7 +83,7 @@ impl StreamHeader {
         out.finish()
     }
 
-    fn decode(payload: &[u8]) -> Result<Self, FormatError> {
+    fn decode(payload: &[u8], is_as_stored: bool) -> Result<Self, FormatError> {
         let mut input = Decoder::new(WHAT, payload);
         Ok(Self {
             pool_guid: input.u64()?,
@@ -80,6 +92,7 @@ impl StreamHeader {
             created_at: input.u64()?,
             size_bytes: input.u64()?,
             start_bytes: input.u64()?,
+            is_as_stored,
             snapshot: input.string()?,
             source: input.string()?,
             base: input.string()?,
@@ -100,7 +113,7 @@ impl StreamHeader {
 pub struct Totals {
     /// Records, the first one and the last one included.
     pub records: u64,
-    /// Bytes of data.
+    /// Bytes of data in the volume, however they travel.
     pub data_bytes: u64,
     /// Bytes of holes.
     pub hole_bytes: u64,
@@ -116,8 +129,15 @@ pub enum StreamFlaw {
         /// The version.
         found: u32,
     },
+    /// It has features that this program does not know.
+    Features {
+        /// Their flags.
+        unknown: u32,
+    },
     /// It ends early.
     Truncated,
+    /// The compressed units of a record are none, or not of its length.
+    Units,
     /// A checksum differs: bytes of the record are damaged, or it does not follow the one before.
     Checksum,
     /// The record has another number than the one that is due.
@@ -185,8 +205,16 @@ impl fmt::Display for StreamFlaw {
         match self {
             Self::NoMagic => f.write_str("this is no send stream"),
             Self::Version { found } => {
-                write!(f, "the stream has version {found}, this program knows {VERSION}")
+                let newest = VERSION_AS_STORED;
+                write!(
+                    f,
+                    "the stream has version {found}, this program knows {VERSION} to {newest}"
+                )
             }
+            Self::Features { unknown } => {
+                write!(f, "the stream has features that this program does not know: {unknown:#x}")
+            }
+            Self::Units => f.write_str("its compressed units cannot be"),
             Self::Truncated => f.write_str("the stream ends within it"),
             Self::Checksum => {
                 f.write_str("checksum mismatch: it is damaged, or does not follow the one before")
@@ -232,7 +260,10 @@ impl StreamEncoder {
     #[must_use]
     pub fn begin(header: &StreamHeader) -> (Self, Vec<u8>) {
         let mut out = Encoder::new();
-        out.bytes(MAGIC).u32(VERSION).u32(0);
+        match header.is_as_stored {
+            false => out.bytes(MAGIC).u32(VERSION).u32(0),
+            true => out.bytes(MAGIC).u32(VERSION_AS_STORED).u32(COMPRESSED | REPEATED),
+        };
         let mut bytes = out.finish();
         let mut encoder = Self { sum: preamble_sum(&bytes), totals: Totals::default() };
         bytes.extend(encoder.record(BEGIN, 0, 0, &header.encode()));
@@ -256,6 +287,19 @@ impl StreamEncoder {
     pub fn data(&mut self, offset_bytes: u64, data: &[u8]) -> Vec<u8> {
         self.totals.data_bytes += data.len() as u64;
         self.record(DATA, offset_bytes, data.len() as u64, data)
+    }
+
+    /// A record of data that is compressed, of `len_bytes` in the volume: units as
+    /// [`StoredUnit::encode`] writes them.
+    pub fn units(&mut self, offset_bytes: u64, len_bytes: u64, units: &[u8]) -> Vec<u8> {
+        self.totals.data_bytes += len_bytes;
+        self.record(UNITS, offset_bytes, len_bytes, units)
+    }
+
+    /// A record of a range that holds what the volume has, from `from_bytes` on, before it.
+    pub fn repeat(&mut self, offset_bytes: u64, len_bytes: u64, from_bytes: u64) -> Vec<u8> {
+        self.totals.data_bytes += len_bytes;
+        self.record(REPEAT, offset_bytes, len_bytes, &from_bytes.to_le_bytes())
     }
 
     /// A record of a hole.

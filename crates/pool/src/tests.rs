@@ -35,6 +35,7 @@ mod rollbacks;
 mod scattered;
 mod snapshots;
 mod spares;
+mod stored_streams;
 mod takeovers;
 mod transfers;
 mod turns;

@@ -3,8 +3,9 @@
 use forebay_units::BLOCK_BYTES;
 
 use super::{
-    BEGIN, DATA, END, HOLE, MAGIC, MAX_PAYLOAD_BYTES, PREAMBLE_BYTES, RECORD_BYTES, StreamError,
-    StreamFlaw, StreamHeader, Totals, VERSION, preamble_sum, record_sum,
+    BEGIN, COMPRESSED, DATA, END, HOLE, MAGIC, MAX_PAYLOAD_BYTES, PREAMBLE_BYTES, RECORD_BYTES,
+    REPEAT, REPEATED, StreamError, StreamFlaw, StreamHeader, Totals, UNITS, VERSION,
+    VERSION_AS_STORED, preamble_sum, record_sum, units_of,
 };
 use crate::Decoder;
 
@@ -19,6 +20,22 @@ pub enum Record<'a> {
         offset_bytes: u64,
         /// The data: whole blocks.
         data: &'a [u8],
+    },
+    /// What a range holds, compressed.
+    Units {
+        /// Where it begins in the volume.
+        offset_bytes: u64,
+        /// Its units, which are of its length: [`units_of`].
+        units: &'a [u8],
+    },
+    /// A range that holds what the volume has elsewhere, before it.
+    Repeat {
+        /// Where it begins in the volume.
+        offset_bytes: u64,
+        /// Its length.
+        len_bytes: u64,
+        /// Where the volume has the same.
+        from_bytes: u64,
     },
     /// A range without data.
     Hole {
@@ -66,6 +83,11 @@ pub struct StreamDecoder {
     /// Checksum of the last record; `None` before the preamble is read.
     sum: Option<u64>,
     header: Option<StreamHeader>,
+    /// Features of the stream, as flags.
+    features: u32,
+    is_as_stored: bool,
+    /// Where the last record begins in the stream.
+    last_bytes: u64,
     /// Where the next range may begin.
     next_bytes: u64,
     totals: Totals,
@@ -96,6 +118,13 @@ impl StreamDecoder {
     fn error(&self, flaw: StreamFlaw) -> StreamError {
         let offset_bytes = self.before_bytes + self.taken as u64;
         StreamError { record: self.totals.records, offset_bytes, flaw }
+    }
+
+    /// An error of the last record, which cannot be what it says.
+    #[must_use]
+    pub fn refuse(&self, flaw: StreamFlaw) -> StreamError {
+        let record = self.totals.records.saturating_sub(1);
+        StreamError { record, offset_bytes: self.last_bytes, flaw }
     }
 
     /// At the end of the input: an error unless the stream is whole.
@@ -136,6 +165,7 @@ impl StreamDecoder {
         }
         self.sum = Some(head.sum);
         self.check_place(&head)?;
+        self.last_bytes = self.before_bytes + from as u64;
         match head.kind {
             BEGIN => self.take_begin(end),
             END => self.take_end(end),
@@ -152,11 +182,19 @@ impl StreamDecoder {
         }
         let Some(preamble) = self.bytes.get(..PREAMBLE_BYTES) else { return Ok(None) };
         let sum = preamble_sum(preamble);
-        let mut version = [0; 4];
-        version.copy_from_slice(&preamble[8..12]);
-        let found = u32::from_le_bytes(version);
-        if found != VERSION {
-            return Err(self.error(StreamFlaw::Version { found }));
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&preamble[at..at + 4]);
+            u32::from_le_bytes(word)
+        };
+        (self.is_as_stored, self.features) = match word(8) {
+            VERSION => (false, 0),
+            VERSION_AS_STORED => (true, word(12)),
+            found => return Err(self.error(StreamFlaw::Version { found })),
+        };
+        let unknown = self.features & !(COMPRESSED | REPEATED);
+        if unknown != 0 {
+            return Err(self.error(StreamFlaw::Features { unknown }));
         }
         self.taken = PREAMBLE_BYTES;
         self.sum = Some(sum);
@@ -171,6 +209,8 @@ impl StreamDecoder {
             DATA => len_bytes > 0 && u64::from(len_bytes) == head.len_bytes,
             HOLE => len_bytes == 0 && head.len_bytes > 0,
             END => len_bytes == 24,
+            UNITS if self.features & COMPRESSED != 0 => len_bytes > 0 && head.len_bytes > 0,
+            REPEAT if self.features & REPEATED != 0 => len_bytes == 8 && head.len_bytes > 0,
             kind => return Err(self.error(StreamFlaw::UnknownKind { kind })),
         };
         if is_right && len_bytes as usize <= MAX_PAYLOAD_BYTES {
@@ -208,8 +248,8 @@ impl StreamDecoder {
 
     fn take_begin(&mut self, end: usize) -> Result<Option<Record<'_>>, StreamError> {
         let payload = &self.bytes[self.taken + RECORD_BYTES..end];
-        let header =
-            StreamHeader::decode(payload).map_err(|error| self.error(StreamFlaw::Format(error)))?;
+        let header = StreamHeader::decode(payload, self.is_as_stored)
+            .map_err(|error| self.error(StreamFlaw::Format(error)))?;
         if !header.is_sound() {
             return Err(self.error(StreamFlaw::Header));
         }
@@ -222,16 +262,40 @@ impl StreamDecoder {
 
     fn take_range(&mut self, head: &Head, end: usize) -> Result<Option<Record<'_>>, StreamError> {
         let Head { kind, offset_bytes, len_bytes, .. } = *head;
+        let from = self.taken + RECORD_BYTES;
+        let from_bytes = match kind {
+            REPEAT => self.repeated(head, &self.bytes[from..end])?,
+            _ => 0,
+        };
+        if kind == UNITS && !is_of_length(&self.bytes[from..end], len_bytes) {
+            return Err(self.error(StreamFlaw::Units));
+        }
         self.next_bytes = offset_bytes + len_bytes;
         self.totals.records += 1;
-        let from = self.taken + RECORD_BYTES;
         self.taken = end;
         if kind == HOLE {
             self.totals.hole_bytes += len_bytes;
             return Ok(Some(Record::Hole { offset_bytes, len_bytes }));
         }
         self.totals.data_bytes += len_bytes;
-        Ok(Some(Record::Data { offset_bytes, data: &self.bytes[from..end] }))
+        let payload = &self.bytes[from..end];
+        Ok(Some(match kind {
+            UNITS => Record::Units { offset_bytes, units: payload },
+            REPEAT => Record::Repeat { offset_bytes, len_bytes, from_bytes },
+            _ => Record::Data { offset_bytes, data: payload },
+        }))
+    }
+
+    /// Where a repeated range is, which lies before it.
+    fn repeated(&self, head: &Head, payload: &[u8]) -> Result<u64, StreamError> {
+        let mut input = Decoder::new("repeat record", payload);
+        let from = input.u64().map_err(|error| self.error(StreamFlaw::Format(error)))?;
+        let Head { offset_bytes, len_bytes, .. } = *head;
+        let is_before = from.checked_add(len_bytes).is_some_and(|end| end <= offset_bytes);
+        if is_before && from.is_multiple_of(BLOCK_BYTES) && len_bytes <= MAX_PAYLOAD_BYTES as u64 {
+            return Ok(from);
+        }
+        Err(self.error(StreamFlaw::Range { offset_bytes: from, len_bytes }))
     }
 
     fn take_end(&mut self, end: usize) -> Result<Option<Record<'_>>, StreamError> {
@@ -250,4 +314,11 @@ impl StreamDecoder {
         self.is_over = true;
         Ok(Some(Record::End(counted)))
     }
+}
+
+/// Whether compressed units are of a range of `len_bytes`, no longer than a record of data.
+fn is_of_length(units: &[u8], len_bytes: u64) -> bool {
+    let Ok(units) = units_of(units) else { return false };
+    let blocks: u64 = units.iter().map(|unit| u64::from(unit.blocks)).sum();
+    blocks * BLOCK_BYTES == len_bytes && len_bytes <= MAX_PAYLOAD_BYTES as u64
 }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::packed::Codec;
 
 const BLOCK: u64 = BLOCK_BYTES;
 
@@ -12,6 +13,7 @@ fn header() -> StreamHeader {
         created_at: 1_700_000_000,
         size_bytes: 8 * BLOCK,
         start_bytes: 0,
+        is_as_stored: false,
         snapshot: "monday".into(),
         source: "tank/db".into(),
         base: String::new(),
@@ -155,8 +157,8 @@ fn what_no_sender_makes_is_refused_though_its_checksums_are_right() {
 #[test]
 fn another_version_and_another_file_are_named() {
     let mut bytes = small().concat();
-    bytes[8] = 2;
-    assert_eq!(read(&bytes, 64).unwrap_err().flaw, StreamFlaw::Version { found: 2 });
+    bytes[8] = 3;
+    assert_eq!(read(&bytes, 64).unwrap_err().flaw, StreamFlaw::Version { found: 3 });
     assert_eq!(read(b"PK\x03\x04", 64).unwrap_err().flaw, StreamFlaw::NoMagic);
     bytes[8] = 1;
     bytes[12] = 1;
@@ -237,4 +239,76 @@ proptest! {
         let with_magic = [&small()[0][..PREAMBLE_BYTES], &bytes[..]].concat();
         let _ = read(&with_magic, 50);
     }
+}
+
+fn as_stored() -> StreamHeader {
+    StreamHeader { is_as_stored: true, ..header() }
+}
+
+fn payload(units: &[StoredUnit<'_>]) -> Vec<u8> {
+    let mut out = Encoder::new();
+    units.iter().for_each(|unit| unit.encode(&mut out));
+    out.finish()
+}
+
+#[test]
+fn compressed_and_repeated_ranges_come_back_as_they_were_made() {
+    let units = [
+        StoredUnit { codec: Some(Codec::Lz4), blocks: 4, bytes: &[5; 700] },
+        StoredUnit { codec: None, blocks: 1, bytes: &[6; 4096] },
+        StoredUnit { codec: Some(Codec::Zstd), blocks: 1, bytes: &[7; 9] },
+    ];
+    let packed = payload(&units);
+    let (mut encoder, mut bytes) = StreamEncoder::begin(&as_stored());
+    assert_eq!(bytes[8..16], [2, 0, 0, 0, 3, 0, 0, 0]);
+    bytes.extend(encoder.units(0, 6 * BLOCK, &packed));
+    bytes.extend(encoder.repeat(6 * BLOCK, 2 * BLOCK, 2 * BLOCK));
+    bytes.extend(encoder.end());
+    let mut decoder = StreamDecoder::new();
+    decoder.push(&bytes);
+    assert_eq!(decoder.next_record(), Ok(Some(Record::Begin(as_stored()))));
+    let found = decoder.next_record();
+    assert_eq!(found, Ok(Some(Record::Units { offset_bytes: 0, units: &packed })));
+    assert_eq!(units_of(&packed), Ok(units.to_vec()));
+    let (offset_bytes, len_bytes, from_bytes) = (6 * BLOCK, 2 * BLOCK, 2 * BLOCK);
+    let repeat = Record::Repeat { offset_bytes, len_bytes, from_bytes };
+    assert_eq!(decoder.next_record(), Ok(Some(repeat)));
+    let totals = Totals { records: 4, data_bytes: 8 * BLOCK, hole_bytes: 0 };
+    assert_eq!(decoder.next_record(), Ok(Some(Record::End(totals))));
+}
+
+#[test]
+fn impossible_units_and_repeats_are_refused() {
+    let one = StoredUnit { codec: Some(Codec::Lz4), blocks: 1, bytes: &[5; 70] };
+    let right = payload(&[one, one]);
+    let after = |record: &dyn Fn(&mut StreamEncoder) -> Vec<u8>| {
+        let (mut encoder, mut bytes) = StreamEncoder::begin(&as_stored());
+        bytes.extend(encoder.data(0, &[1; 8192]));
+        bytes.extend(record(&mut encoder));
+        read(&bytes, 1000).unwrap_err().flaw
+    };
+    let at = 2 * BLOCK;
+    assert_eq!(after(&|to| to.units(at, 2 * BLOCK, &right)), StreamFlaw::Truncated);
+    assert_eq!(after(&|to| to.units(at, 3 * BLOCK, &right)), StreamFlaw::Units);
+    assert_eq!(after(&|to| to.units(at, 2 * BLOCK, &right[..100])), StreamFlaw::Units);
+    let odd = [vec![9, 1, 1, 0, 0], payload(&[one])].concat();
+    assert_eq!(after(&|to| to.units(at, 2 * BLOCK, &odd)), StreamFlaw::Units);
+    assert_eq!(after(&|to| to.repeat(at, 2 * BLOCK, 0)), StreamFlaw::Truncated);
+    for from in [BLOCK, 100, u64::MAX] {
+        let flaw = after(&|to| to.repeat(at, 2 * BLOCK, from));
+        assert!(matches!(flaw, StreamFlaw::Range { .. }), "{flaw:?} from {from}");
+    }
+}
+
+#[test]
+fn features_that_a_stream_does_not_announce_or_that_are_unknown_are_refused() {
+    let (mut encoder, mut plain) = StreamEncoder::begin(&header());
+    plain.extend(encoder.repeat(0, BLOCK, 0));
+    let kind = 6;
+    assert_eq!(read(&plain, 1000).unwrap_err().flaw, StreamFlaw::UnknownKind { kind });
+    let (_, mut bytes) = StreamEncoder::begin(&as_stored());
+    bytes[12] = 8 | 3;
+    assert_eq!(read(&bytes, 1000).unwrap_err().flaw, StreamFlaw::Features { unknown: 8 });
+    bytes[8] = 3;
+    assert_eq!(read(&bytes, 1000).unwrap_err().flaw, StreamFlaw::Version { found: 3 });
 }

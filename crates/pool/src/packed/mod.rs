@@ -16,7 +16,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, Lba, VolumeId};
 use crate::Pool;
 use crate::status::CompressionStats;
 
-pub(crate) use read::{PackedPart, PackedPlan};
+pub(crate) use read::{PackedPart, PackedPlan, WholeUnit};
 
 /// The packed blocks of a pool.
 pub(crate) struct Packed {

@@ -7,7 +7,7 @@ use forebay_cache::BlockKey;
 use forebay_compress::decompress;
 use forebay_device::{IoBuf, IoBytes};
 use forebay_format::FormatError;
-use forebay_format::packed::unit_in;
+use forebay_format::packed::{Codec, UnitEntry, unit_in};
 use forebay_map::{Located, PACKED_VOLUME, PackedRef};
 use forebay_rt as rt;
 use forebay_segment::Wanted;
@@ -43,6 +43,13 @@ struct Piece {
     home: VolumeId,
     bound: Lba,
     from: PackedRef,
+}
+
+impl Piece {
+    fn is_of_unit_of(&self, other: &Self) -> bool {
+        let unit = |piece: &Self| (piece.from.block, piece.from.slot, piece.home);
+        unit(self) == unit(other)
+    }
 }
 
 /// A packed block that is needed.
@@ -85,6 +92,17 @@ impl fmt::Display for PackedFault {
 
 impl std::error::Error for PackedFault {}
 
+/// A unit as it is stored, all of whose blocks are read.
+pub(crate) struct WholeUnit {
+    /// Where its first block belongs in the reader's buffer.
+    pub at_bytes: usize,
+    /// Its blocks.
+    pub blocks: u8,
+    pub codec: Codec,
+    /// The compressed bytes.
+    pub bytes: Vec<u8>,
+}
+
 /// A fault, and where the block belongs in the reader's buffer.
 pub(crate) type Unpacked = Result<Vec<(usize, Vec<u8>)>, (usize, PackedFault)>;
 
@@ -118,21 +136,47 @@ impl PackedPlan {
         self.end_bytes
     }
 
+    /// The unit that a block is in.
+    fn unit_of(
+        &self,
+        piece: &Piece,
+        packed: &[u8],
+    ) -> Result<(UnitEntry, Vec<u8>), (usize, PackedFault)> {
+        let from = piece.from;
+        let span: Vec<&[u8]> = (from.block.0..from.block.0 + from.span())
+            .filter_map(|number| self.needed.get(&number))
+            .map(|needed| &packed[needed.at_bytes..needed.at_bytes + BLOCK_LEN])
+            .collect();
+        unit_in(&span, from.slot).map_err(|error| (piece.at_bytes, PackedFault::Format(error)))
+    }
+
+    /// The units all of whose blocks are wanted, in order; `None` if one is not what it should be.
+    fn whole_units(&self, packed: &[u8]) -> Option<Vec<WholeUnit>> {
+        let mut units = Vec::new();
+        for pieces in self.pieces.chunk_by(Piece::is_of_unit_of) {
+            let (unit, bytes) = self.unit_of(&pieces[0], packed).ok()?;
+            let first = &pieces[0];
+            let in_order = pieces.iter().enumerate().all(|(index, piece)| {
+                usize::from(piece.from.index) == index
+                    && piece.at_bytes == first.at_bytes + index * BLOCK_LEN
+            });
+            if (unit.volume, unit.lba) == (first.home, first.bound)
+                && pieces.len() == usize::from(unit.blocks)
+                && in_order
+            {
+                let UnitEntry { blocks, codec, .. } = unit;
+                units.push(WholeUnit { at_bytes: first.at_bytes, blocks, codec, bytes });
+            }
+        }
+        Some(units)
+    }
+
     /// Decompresses: what belongs where in the reader's buffer.
     fn unpack(&self, packed: &[u8]) -> Unpacked {
         let mut all = Vec::with_capacity(self.pieces.len());
-        let same_unit = |a: &Piece, b: &Piece| {
-            (a.from.block, a.from.slot, a.home) == (b.from.block, b.from.slot, b.home)
-        };
-        for pieces in self.pieces.chunk_by(same_unit) {
-            let from = pieces[0].from;
+        for pieces in self.pieces.chunk_by(Piece::is_of_unit_of) {
             let faulty = |fault| (pieces[0].at_bytes, fault);
-            let span: Vec<&[u8]> = (from.block.0..from.block.0 + from.span())
-                .filter_map(|number| self.needed.get(&number))
-                .map(|needed| &packed[needed.at_bytes..needed.at_bytes + BLOCK_LEN])
-                .collect();
-            let (unit, bytes) =
-                unit_in(&span, from.slot).map_err(|error| faulty(PackedFault::Format(error)))?;
+            let (unit, bytes) = self.unit_of(&pieces[0], packed)?;
             let data = decompress(unit.codec, &bytes, usize::from(unit.blocks));
             let data = data.map_err(|_| faulty(PackedFault::NotAUnit))?;
             for piece in pieces {
@@ -189,12 +233,25 @@ impl Pool {
     /// Reads compressed blocks without the cache; `None` if one cannot be read.
     pub(crate) async fn read_packed(&self, parts: &[PackedPart]) -> Option<Vec<(usize, Vec<u8>)>> {
         let plan = PackedPlan::of(parts, 0);
+        let packed = self.fetch_packed(&plan).await?;
+        plan.unpack_from(packed.freeze()).await.ok()
+    }
+
+    /// Reads the units of compressed blocks, as far as all of their blocks are wanted; `None` if
+    /// one cannot be read.
+    pub(crate) async fn read_units(&self, parts: &[PackedPart]) -> Option<Vec<WholeUnit>> {
+        let plan = PackedPlan::of(parts, 0);
+        let packed = self.fetch_packed(&plan).await?;
+        plan.whole_units(&packed)
+    }
+
+    async fn fetch_packed(&self, plan: &PackedPlan) -> Option<IoBuf> {
         let mut packed = IoBuf::zeroed(plan.end_bytes());
-        let fetches = self.packed_fetches(&plan, |_, _| false);
+        let fetches = self.packed_fetches(plan, |_, _| false);
         let reads = fetches.iter().map(|fetch| self.store.reader.read(&fetch.wanted));
         for (got, fetch) in rt::join_all(reads).await.into_iter().zip(&fetches) {
             packed[fetch.at_bytes..fetch.at_bytes + BLOCK_LEN].copy_from_slice(&got.ok()?);
         }
-        plan.unpack_from(packed.freeze()).await.ok()
+        Some(packed)
     }
 }

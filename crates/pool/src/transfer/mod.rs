@@ -6,6 +6,7 @@
 pub(crate) mod error;
 pub(crate) mod receive;
 pub(crate) mod send;
+mod stored;
 mod undo;
 
 use std::collections::BTreeMap;

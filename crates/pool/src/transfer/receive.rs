@@ -21,6 +21,7 @@ use crate::admin::volumes::{check_fits, check_size};
 use crate::spec::VolumeSpec;
 use crate::transfer::error::TransferError;
 use crate::transfer::full_name;
+use crate::transfer::stored::expanded;
 use crate::volume::{Arrival, VolumeState};
 
 /// The version of pools from which on they receive streams: earlier programs would show a volume
@@ -89,6 +90,8 @@ struct Begun {
 enum Step {
     Begin(StreamHeader),
     Data(u64, IoBytes),
+    Units(u64, Vec<u8>),
+    Repeat { offset_bytes: u64, len_bytes: u64, from_bytes: u64 },
     Hole(u64, u64),
     End,
 }
@@ -99,6 +102,10 @@ impl From<Record<'_>> for Step {
             Record::Begin(header) => Self::Begin(header),
             Record::Data { offset_bytes, data } => {
                 Self::Data(offset_bytes, IoBuf::copy_of(data).freeze())
+            }
+            Record::Units { offset_bytes, units } => Self::Units(offset_bytes, units.to_vec()),
+            Record::Repeat { offset_bytes, len_bytes, from_bytes } => {
+                Self::Repeat { offset_bytes, len_bytes, from_bytes }
             }
             Record::Hole { offset_bytes, len_bytes } => Self::Hole(offset_bytes, len_bytes),
             Record::End(_) => Self::End,
@@ -374,6 +381,19 @@ impl Receiver {
                     self.begun = Some(begun.await?);
                 }
                 Step::Data(offset_bytes, data) => self.write(offset_bytes, &data).await?,
+                Step::Units(offset_bytes, units) => {
+                    let data = expanded(units).await;
+                    let data = data.ok_or_else(|| self.decoder.refuse(StreamFlaw::Units))?;
+                    self.write(offset_bytes, &data.freeze()).await?;
+                }
+                Step::Repeat { offset_bytes, len_bytes, from_bytes } => {
+                    let Some(begun) = &self.begun else { continue };
+                    let name = full_name(&self.pool, &self.volume);
+                    let buf = IoBuf::recycled(len_bytes as usize);
+                    // Clients cannot read the volume yet.
+                    let data = self.pool.read(&begun.volume, &name, from_bytes, buf).await?;
+                    self.write(offset_bytes, &data.freeze()).await?;
+                }
                 Step::Hole(offset_bytes, len_bytes) => self.clear(offset_bytes, len_bytes).await?,
                 Step::End => {}
             }

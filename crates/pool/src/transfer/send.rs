@@ -7,13 +7,15 @@ use forebay_device::{Device, DeviceError, IoBuf};
 use forebay_format::config::VolumeConfig;
 use forebay_format::snapshot::Snapshot;
 use forebay_format::stream::{RECORD_BYTES, ResumeToken, StreamEncoder, StreamHeader};
+use forebay_map::{DEDUP_VOLUME, ExtentKind};
 use forebay_rt as rt;
-use forebay_units::{Lba, VolumeId};
+use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::runs::runs_of;
 use crate::transfer::error::TransferError;
 use crate::transfer::full_name;
+use crate::transfer::stored::AsStored;
 use crate::volume::VolumeState;
 use crate::{Pool, Volume};
 
@@ -23,6 +25,8 @@ const DATA_BYTES: u64 = 256 << 10;
 const READS: usize = 8;
 /// What is looked at in one step.
 const STEP_BYTES: u64 = 128 << 20;
+/// Shared contents of which is known where they were sent: later ones are sent each time.
+const MAX_CONTENTS: usize = 1 << 18;
 
 /// What is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +37,9 @@ pub struct SendOptions {
     pub base: Option<String>,
     /// Go on where an interrupted stream ended.
     pub token: Option<String>,
+    /// Send compressed blocks as they are, and contents that are shared once.
+    #[serde(default)]
+    pub is_as_stored: bool,
 }
 
 /// `POOL/VOL@SNAP` that a resume token was made of; `None` for a word that is none.
@@ -46,7 +53,39 @@ pub fn source_of_token(token: &str) -> Option<String> {
 struct Piece {
     offset_bytes: u64,
     len_bytes: u64,
-    is_hole: bool,
+    holds: Holds,
+}
+
+/// What a range that is sent holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    Hole,
+    Data,
+    /// The same as the range from here on, which was sent before.
+    Repeat(u64),
+}
+
+impl Piece {
+    fn is_hole(&self) -> bool {
+        self.holds == Holds::Hole
+    }
+
+    /// Whether `next` goes on with it. Only what is not read has no greatest length.
+    fn goes_on_with(&self, next: &Self) -> bool {
+        let follows = self.offset_bytes + self.len_bytes == next.offset_bytes;
+        let len_bytes = self.len_bytes + next.len_bytes;
+        follows
+            && match (self.holds, next.holds) {
+                (Holds::Hole, Holds::Hole) => true,
+                (Holds::Data, Holds::Data) => len_bytes <= DATA_BYTES,
+                (Holds::Repeat(from), Holds::Repeat(other)) => {
+                    from + self.len_bytes == other
+                        && other + next.len_bytes <= self.offset_bytes
+                        && len_bytes <= DATA_BYTES
+                }
+                _ => false,
+            }
+    }
 }
 
 /// Which pieces a stream has, in order.
@@ -57,6 +96,8 @@ struct Plan {
     at_bytes: u64,
     size_bytes: u64,
     found: VecDeque<Piece>,
+    /// Where shared contents were sent first; `None`: all are sent each time.
+    sent: Option<BTreeMap<u64, u64>>,
     slices: rt::Slices,
 }
 
@@ -77,8 +118,9 @@ pub struct Sender {
 }
 
 enum Queued {
-    Hole(Piece),
-    Data(Piece, rt::JoinHandle<Result<IoBuf, DeviceError>>),
+    /// Nothing is read for it.
+    Known(Piece),
+    Data(Piece, rt::JoinHandle<Result<AsStored, DeviceError>>),
 }
 
 impl Pool {
@@ -94,6 +136,7 @@ impl Pool {
             created_at: snapshot.created_at,
             size_bytes: snapshot.size_bytes,
             start_bytes,
+            is_as_stored: options.is_as_stored,
             snapshot: snapshot.name.clone(),
             source: full_name(self, &volume),
             base: base.as_ref().map_or(String::new(), |(base, _)| base.name.clone()),
@@ -108,6 +151,7 @@ impl Pool {
             at_bytes: start_bytes,
             size_bytes: snapshot.size_bytes,
             found: VecDeque::new(),
+            sent: options.is_as_stored.then(BTreeMap::new),
             slices: rt::Slices::new(),
         };
         let versions: Vec<VolumeId> = base.into_iter().chain([snapshot.id]).collect();
@@ -195,7 +239,7 @@ impl Plan {
         loop {
             // A hole may go on in the next step.
             let is_whole = match self.found.front() {
-                Some(piece) => !piece.is_hole || self.found.len() > 1,
+                Some(piece) => !piece.is_hole() || self.found.len() > 1,
                 None => false,
             };
             if is_whole || self.at_bytes == self.size_bytes {
@@ -232,30 +276,66 @@ impl Plan {
         let (mut at, end) = (from, from + len);
         while at < end {
             for run in self.pool.allocation(&self.state, at, end - at) {
-                self.add(Piece { offset_bytes: at, len_bytes: run.len_bytes, is_hole: run.hole });
+                match (run.hole, self.sent.is_some()) {
+                    (true, _) => self.add(at, run.len_bytes, Holds::Hole),
+                    (false, false) => self.add(at, run.len_bytes, Holds::Data),
+                    (false, true) => self.add_shared(at, run.len_bytes),
+                }
                 at += run.len_bytes;
             }
         }
     }
 
-    fn add(&mut self, piece: Piece) {
-        if piece.is_hole {
+    fn add(&mut self, offset_bytes: u64, len_bytes: u64, holds: Holds) {
+        let longest = if holds == Holds::Hole { u64::MAX } else { DATA_BYTES };
+        let (mut at, mut left) = (offset_bytes, len_bytes);
+        while left > 0 {
+            let piece = Piece { offset_bytes: at, len_bytes: left.min(longest), holds };
+            (at, left) = (at + piece.len_bytes, left - piece.len_bytes);
             match self.found.back_mut() {
-                Some(last)
-                    if last.is_hole && last.offset_bytes + last.len_bytes == piece.offset_bytes =>
-                {
-                    last.len_bytes += piece.len_bytes;
-                }
+                Some(last) if last.goes_on_with(&piece) => last.len_bytes += piece.len_bytes,
                 _ => self.found.push_back(piece),
             }
-            return;
         }
-        let (mut at, mut left) = (piece.offset_bytes, piece.len_bytes);
-        while left > 0 {
-            let len_bytes = left.min(DATA_BYTES);
-            self.found.push_back(Piece { offset_bytes: at, len_bytes, is_hole: false });
-            (at, left) = (at + len_bytes, left - len_bytes);
+    }
+
+    /// Adds a range without holes: blocks whose contents were sent refer to where.
+    fn add_shared(&mut self, from: u64, len: u64) {
+        let mut contents = Vec::new();
+        let map = self.pool.store.map.borrow();
+        map.lookup_range(self.state.id, Lba(from / BLOCK_BYTES), len / BLOCK_BYTES, |extent| {
+            let first = match extent.kind {
+                ExtentKind::Mapped { home, bound, .. } | ExtentKind::Packed { home, bound, .. } => {
+                    Some(bound).filter(|_| home == DEDUP_VOLUME)
+                }
+                ExtentKind::Hole => None,
+            };
+            contents.push((extent.lba.0 * BLOCK_BYTES, extent.blocks, first));
+        });
+        drop(map);
+        for (at, blocks, first) in contents {
+            let Some(Lba(first)) = first else {
+                self.add(at, blocks * BLOCK_BYTES, Holds::Data);
+                continue;
+            };
+            for index in 0..blocks {
+                let at = at + index * BLOCK_BYTES;
+                let holds = self.content_at(first + index, at);
+                self.add(at, BLOCK_BYTES, holds);
+            }
         }
+    }
+
+    /// How content number `content` is sent at `at`.
+    fn content_at(&mut self, content: u64, at: u64) -> Holds {
+        let Some(sent) = &mut self.sent else { return Holds::Data };
+        if let Some(from) = sent.get(&content) {
+            return Holds::Repeat(*from);
+        }
+        if sent.len() < MAX_CONTENTS {
+            sent.insert(content, at);
+        }
+        Holds::Data
     }
 }
 
@@ -278,7 +358,7 @@ impl Sender {
         self.header.start_bytes
     }
 
-    /// Length of the stream. Nothing is read for it but the map.
+    /// Length of the stream, before what compression saves. Nothing is read for it but the map.
     pub async fn estimate_bytes(&self) -> Result<u64, TransferError> {
         const END_BYTES: u64 = 24;
         let mut plan = Plan {
@@ -288,13 +368,18 @@ impl Sender {
             at_bytes: self.header.start_bytes,
             size_bytes: self.header.size_bytes,
             found: VecDeque::new(),
+            sent: self.plan.sent.as_ref().map(|_| BTreeMap::new()),
             slices: rt::Slices::new(),
         };
         let first = StreamEncoder::begin(&self.header).1.len() as u64;
         let mut bytes = first + RECORD_BYTES as u64 + END_BYTES;
         while let Some(piece) = plan.next().await {
-            let data = if piece.is_hole { 0 } else { piece.len_bytes };
-            bytes += RECORD_BYTES as u64 + data;
+            bytes += RECORD_BYTES as u64
+                + match piece.holds {
+                    Holds::Hole => 0,
+                    Holds::Data => piece.len_bytes,
+                    Holds::Repeat(_) => 8,
+                };
         }
         self.check_here()?;
         Ok(bytes)
@@ -307,30 +392,39 @@ impl Sender {
         }
         while self.queue.len() < READS {
             let Some(piece) = self.plan.next().await else { break };
-            self.queue.push_back(match piece.is_hole {
-                true => Queued::Hole(piece),
-                false => self.read(piece),
+            self.queue.push_back(match piece.holds {
+                Holds::Data => self.read(piece),
+                _ => Queued::Known(piece),
             });
         }
         let next = match self.queue.pop_front() {
             Some(Queued::Data(piece, data)) => Some((piece, Some(data.await?))),
-            Some(Queued::Hole(piece)) => Some((piece, None)),
+            Some(Queued::Known(piece)) => Some((piece, None)),
             None => None,
         };
         // What was read of a snapshot that is being destroyed may be of a newer version.
         self.check_here()?;
         let Some(encoder) = &mut self.encoder else { return Ok(None) };
-        Ok(match next {
-            Some((piece, Some(data))) => Some(encoder.data(piece.offset_bytes, &data)),
-            Some((piece, None)) => Some(encoder.hole(piece.offset_bytes, piece.len_bytes)),
-            None => self.encoder.take().map(StreamEncoder::end),
-        })
+        let Some((Piece { offset_bytes, len_bytes, holds }, data)) = next else {
+            return Ok(self.encoder.take().map(StreamEncoder::end));
+        };
+        Ok(Some(match (data, holds) {
+            (Some(AsStored::Units(units)), _) => encoder.units(offset_bytes, len_bytes, &units),
+            (Some(AsStored::Plain(data)), _) => encoder.data(offset_bytes, &data),
+            (None, Holds::Repeat(from)) => encoder.repeat(offset_bytes, len_bytes, from),
+            (None, _) => encoder.hole(offset_bytes, len_bytes),
+        }))
     }
 
     fn read(&self, piece: Piece) -> Queued {
-        let device = self.device.clone();
+        let (device, pool) = (self.device.clone(), self.pool.clone());
+        let (version, as_stored) = (self.plan.state.id, self.header.is_as_stored);
         let reading = rt::spawn(async move {
-            device.read(piece.offset_bytes, IoBuf::recycled(piece.len_bytes as usize)).await
+            let (at, len) = (piece.offset_bytes, piece.len_bytes);
+            if as_stored && let Some(units) = pool.stored_units(version, at, len, &device).await {
+                return Ok(AsStored::Units(units?));
+            }
+            device.read(at, IoBuf::recycled(len as usize)).await.map(AsStored::Plain)
         });
         Queued::Data(piece, reading)
     }
