@@ -3,7 +3,7 @@
 # Streams that are damaged, cut short or in another order, kill -9 of either side, tokens, and a slow reader beside
 # other clients. A program in Python that shares no code reads the streams.
 . "$(dirname "$0")/lib.sh"
-need nbdcopy nbdinfo
+need nbdcopy nbdinfo tar
 need_nbd_shell
 begin
 files 256M d0 d1 e0
@@ -228,6 +228,35 @@ run "$FOREBAY" volume receive -A q/w
 same day5
 receive q/w <step || fail "receive"
 same day6
+
+say "compressed and shared blocks as they are"
+run "$FOREBAY" volume create -s -V 48M -o compression=zstd -o dedup=on p/packed
+tar -cf - /usr/bin /usr/share/doc 2>/dev/null | head -c 16M >files
+cat files files >twice
+run nbdcopy --flush twice "$(uri p/packed)"
+run "$FOREBAY" volume snapshot p/packed@a
+scatter_into() { SEED=$1 URI=$(uri "$2") PATH=/usr/bin:$PATH run nbdsh -c 'exec(open("scatter.py").read().replace("60 << 20", "40 << 20"))'; }
+scatter_into 9 p/packed
+run "$FOREBAY" volume snapshot p/packed@b
+send p/packed@a >plain || fail "send"
+send -c p/packed@a >packed || fail "send -c"
+run python3 "$HERE/stream.py" check packed
+say "32 MiB of files, twice the same: $(stat -c %s plain) bytes, with -c $(stat -c %s packed)"
+[ "$(stat -c %s packed)" -lt $(($(stat -c %s plain) / 3)) ] || fail "-c saves too little"
+receive q/packed <packed || fail "receive of compressed blocks"
+send -c -i @a p/packed@b >step || fail "send -c of an increment"
+run python3 "$HERE/stream.py" check step
+for how in cut flip swap; do
+    run python3 "$HERE/stream.py" damage step bad "$how"
+    receive q/packed <bad >.out 2>&1 && fail "a stream was received: $how"
+    grep -q 'q/packed is as before' .out || fail "$how: $(cat .out)"
+done
+receive q/packed <step || fail "receive of a compressed increment"
+for name in a b; do
+    run nbdcopy "$(uri "p/packed@$name")" one
+    run nbdcopy "$(far_uri "q/packed@$name")" other
+    run cmp one other
+done
 
 say "a terminal is refused; the volume is a volume"
 python3 - "$FOREBAY" <<'P' || fail "a terminal was accepted"

@@ -167,6 +167,9 @@ pub enum VolumeCommand {
         /// Only what changed since this older snapshot of the volume.
         #[arg(short = 'i', value_name = "@SNAP", conflicts_with = "token")]
         base: Option<String>,
+        /// Send compressed blocks as they are, and contents that are shared once.
+        #[arg(short = 'c')]
+        as_stored: bool,
         /// Send nothing: only say how long the stream would be.
         #[arg(short = 'n')]
         dry_run: bool,

@@ -26,6 +26,7 @@ const LINE_INTERVAL: Nanos = Nanos::from_secs(1);
 /// Arguments of `volume send`.
 pub struct Sending {
     pub base: Option<String>,
+    pub as_stored: bool,
     pub dry_run: bool,
     pub verbose: bool,
     pub token: Option<String>,
@@ -90,7 +91,8 @@ fn options(args: &Sending) -> Result<(String, SendOptions), Failure> {
             let pool = forebay_pool::source_of_token(token);
             let pool = pool.ok_or_else(|| Failure::from(forebay_pool::TransferError::Token))?;
             let pool = pool.split('/').next().unwrap_or_default().to_owned();
-            return Ok((pool, SendOptions { token: Some(token.clone()), ..Default::default() }));
+            let (token, is_as_stored) = (Some(token.clone()), args.as_stored);
+            return Ok((pool, SendOptions { token, is_as_stored, ..Default::default() }));
         }
         (None, None) => None,
     };
@@ -107,7 +109,8 @@ fn options(args: &Sending) -> Result<(String, SendOptions), Failure> {
         None => Ok(base.to_owned()),
     });
     let base = base.transpose()?;
-    Ok((pool, SendOptions { snapshot: Some(volume), base, token }))
+    let is_as_stored = args.as_stored;
+    Ok((pool, SendOptions { snapshot: Some(volume), base, token, is_as_stored }))
 }
 
 fn sentence(size: &SendSize) -> String {

@@ -51,8 +51,8 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
         | VolumeCommand::Rename { .. }
         | VolumeCommand::Hold { .. }
         | VolumeCommand::Release { .. } => snapshot(command, access).await,
-        VolumeCommand::Send { base, dry_run, verbose, token, snapshot } => {
-            send(Sending { base, dry_run, verbose, token, snapshot }, access).await
+        VolumeCommand::Send { base, as_stored, dry_run, verbose, token, snapshot } => {
+            send(Sending { base, as_stored, dry_run, verbose, token, snapshot }, access).await
         }
         VolumeCommand::Receive { roll_back, resumable, verbose, abandon, volume } => {
             let options = ReceiveOptions { roll_back, is_resumable: resumable };
