@@ -1,8 +1,8 @@
 //! What overwriting a full pool costs, on simulated devices in virtual time; prints JSON lines.
-//! `cargo run --release -p forebay-pool --example overwrites -- device=256M devices=4 layout=raid0
-//! fill=85 pattern=uniform|zipf theta=0.99 times=10 dirty=auto seed=1 clients=32 think_us=0
-//! write_mb=1000 latency_us=100`: `fill` is in hundredths of the bytes of all segments; `usable=85`
-//! instead counts in hundredths of what `pool list` calls the pool's size. Counts are the devices'.
+//! Words: device=256M devices=4 layout=raid0 fill=85 pattern=uniform|zipf theta=0.99 times=10
+//! dirty=auto seed=1 clients=32 think_us=0 write_mb=1000 latency_us=100 keep=0. `fill` is in
+//! hundredths of the bytes of all segments, `usable=85` of what `pool list` calls the size. With
+//! `keep`, a snapshot is taken each 64th of the volume, and so many stay. Counts are the devices'.
 
 // A tool, not part of the engine: it may look at the real clock to say how long it took.
 #![allow(clippy::disallowed_methods)]
@@ -330,7 +330,7 @@ impl Words {
 
 fn main() {
     let known = "device devices layout fill usable pattern theta times dirty seed clients think_us \
-                 write_mb latency_us";
+                 write_mb latency_us keep";
     let is_known = |word: &str| known.split_whitespace().any(|one| one == word);
     let mut words = BTreeMap::new();
     for argument in std::env::args().skip(1) {
@@ -357,7 +357,7 @@ async fn measure(words: Words) {
     };
     let blocks = bytes / BLOCK_BYTES;
     let alpha = all as f64 / (blocks * BLOCK_BYTES) as f64;
-    let volume = filled_volume(&pool, blocks).await;
+    let volume = filled_volume(&pool, blocks, words.number("keep", 0) > 0).await;
     report_fill(&pool, all, blocks);
     let load = Rc::new(Load::new(pool.clone(), volume, blocks, &words));
     let (second_half, held) = overwrite(&load, &shelf, blocks, &words).await;
@@ -382,11 +382,11 @@ async fn created_pool(shelf: &Rc<Shelf>, words: &Words) -> Rc<Pool> {
 }
 
 /// A volume of `blocks` blocks, each of which has been written once, with its number from 1 on.
-async fn filled_volume(pool: &Rc<Pool>, blocks: u64) -> Device {
+async fn filled_volume(pool: &Rc<Pool>, blocks: u64, sparse: bool) -> Device {
     let spec = VolumeSpec {
         name: "v".into(),
         size_bytes: blocks * BLOCK_BYTES,
-        sparse: false,
+        sparse,
         properties: BTreeMap::new(),
     };
     if let Err(error) = pool.create_volume(&spec).await {
@@ -434,6 +434,7 @@ async fn overwrite(load: &Rc<Load>, shelf: &Shelf, blocks: u64, words: &Words) -
             load.left.set(blocks * (part + 1) / PARTS - blocks * part / PARTS);
             let tasks = (0..clients).map(|_| rt::spawn(load.clone().run()));
             rt::join_all(tasks.collect::<Vec<_>>()).await;
+            load.take_snapshot(turn * PARTS + part, words.number("keep", 0)).await;
             held.sample(&load.pool.stats());
         }
         let after = load.pool.stats();
@@ -464,6 +465,17 @@ impl Load {
             left: Cell::new(0),
             stamp: Cell::new(blocks),
             latencies: Histogram::new_with_bounds(100, 1_000_000_000_000, 3).expect("sane").into(),
+        }
+    }
+
+    /// Takes the snapshot of this number, and destroys the one that is now one too many.
+    async fn take_snapshot(&self, number: u64, keep: u64) {
+        if keep > 0 {
+            let names = |number: u64| vec![format!("v@{number}")];
+            self.pool.take_snapshots(&names(number)).await.expect("there is room for it");
+            let old = names(number.saturating_sub(keep));
+            // The first ones have none before them.
+            let _ = self.pool.destroy_snapshots(&old).await;
         }
     }
 
