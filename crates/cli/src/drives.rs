@@ -41,7 +41,7 @@ pub struct Drive {
     /// Years until its rated life is used up, if it wears as it has so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub years_left: Option<f64>,
-    /// The same by what is written to it, beside the flash model of its type.
+    /// Years left at the rate at which it is written, and what the flash model of its type says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
 }
