@@ -192,11 +192,10 @@ impl Array {
     pub async fn offline(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
         self.check_without(&group, id)?;
-        if member.is_writable()
-            && member.needs_flush()
-            && let Err(cause) = member.flush().await
-        {
-            self.fail_member(&group, &member, &cause);
+        if member.is_writable() && member.needs_flush() {
+            if let Err(cause) = member.flush().await {
+                self.fail_member(&group, &member, &cause);
+            }
         }
         // Another member may have failed during the flush.
         self.check_without(&group, id)?;

@@ -73,7 +73,7 @@ impl RowBatch {
     /// Copies blocks in from `first` on. Panics when they reach past the end, or when `bytes` is
     /// not a whole number of blocks.
     pub fn put_run(&mut self, first: u32, bytes: &[u8]) {
-        assert!(bytes.len().is_multiple_of(BLOCK_LEN), "a run is whole blocks");
+        assert!(bytes.len() % BLOCK_LEN == 0, "a run is whole blocks");
         let blocks = (bytes.len() / BLOCK_LEN) as u32;
         assert!(first + blocks <= self.blocks(), "a run reaches past the end of a batch");
         for index in first..first + blocks {

@@ -138,7 +138,7 @@ impl GroupGeometry {
             return Err(GeometryError::Members { layout, members, least });
         }
         let unaligned = |field, bytes: u64, multiple_of_bytes: u64, zero_is_right: bool| {
-            let fits = bytes.is_multiple_of(multiple_of_bytes) && (bytes > 0 || zero_is_right);
+            let fits = bytes % multiple_of_bytes == 0 && (bytes > 0 || zero_is_right);
             if fits {
                 Ok(())
             } else {

@@ -4,10 +4,12 @@
 //! parity row `r` (P = 0, Q = 1, R = 2) is the sum over data columns `c` of `2^(r*c) * data[c]`. A
 //! coefficient does not depend on the number of columns.
 
+mod matrix;
+
 use std::fmt;
 use std::sync::Arc;
 
-use rusty_erasure::{Coder, Matrix, coder};
+use matrix::MatrixKernel;
 
 /// Fewer columns are left than data columns are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +80,12 @@ fn xor_columns(columns: &[&[u8]], out: &mut [u8]) {
 }
 
 /// The same code, compiled for wider registers.
+///
+/// # Safety
+/// The processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn xor_columns_avx2(columns: &[&[u8]], out: &mut [u8]) {
+unsafe fn xor_columns_avx2(columns: &[&[u8]], out: &mut [u8]) {
     xor_columns_in_chunks(columns, out);
 }
 
@@ -150,48 +155,6 @@ impl ParityKernel for XorKernel {
             debug_assert!(columns[*role].is_none(), "column {role} is there");
             xor_columns(&have[..self.data_columns], out);
         }
-        Ok(())
-    }
-}
-
-/// Two or three parity columns.
-pub struct MatrixKernel {
-    coder: Coder,
-}
-
-impl MatrixKernel {
-    fn new(data_columns: usize, parity_columns: usize) -> Self {
-        // With up to three parity rows, every choice of columns can be solved. The unit tests try
-        // all choices for every width of a group.
-        let matrix = Matrix::reed_solomon(data_columns, parity_columns).expect("checked geometry");
-        Self { coder: coder(matrix).expect("the matrix has parity rows") }
-    }
-}
-
-impl ParityKernel for MatrixKernel {
-    fn data_columns(&self) -> usize {
-        self.coder.k()
-    }
-
-    fn parity_columns(&self) -> usize {
-        self.coder.p()
-    }
-
-    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
-        self.coder.encode(data, parity).expect("columns have one length");
-    }
-
-    fn reconstruct(
-        &self,
-        columns: &[Option<&[u8]>],
-        roles: &[usize],
-        out: &mut [&mut [u8]],
-    ) -> Result<(), TooFewColumns> {
-        let have = columns.iter().flatten().count();
-        if have < self.coder.k() {
-            return Err(TooFewColumns { have, need: self.coder.k() });
-        }
-        self.coder.recover(columns, roles, out).expect("enough columns of one length");
         Ok(())
     }
 }

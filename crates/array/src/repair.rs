@@ -81,11 +81,11 @@ impl Array {
         if !causes.is_empty() {
             return false;
         }
-        if held == Held::Nothing
-            && let Err(cause) = self.read_member(source, member, range).await
-        {
-            self.fault_for(source.group, member, cause);
-            return false;
+        if held == Held::Nothing {
+            if let Err(cause) = self.read_member(source, member, range).await {
+                self.fault_for(source.group, member, cause);
+                return false;
+            }
         }
         let (device, is_proved) = (member.id, held != Held::Unproved);
         self.events.push(ArrayEvent::Repaired { device, addr, len_bytes, is_proved });

@@ -5,7 +5,6 @@
 //! Who calls: commands that name devices, and everything that opens pools.
 
 use std::collections::BTreeMap;
-use std::fs::TryLockError;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -114,7 +113,7 @@ pub async fn any_is_locked(paths: &[String]) -> bool {
 pub async fn is_locked(path: &str) -> bool {
     let locked = probe(path, |path| {
         let Ok(file) = files::open_to_read(path) else { return false };
-        matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        matches!(sys::try_lock(&file), Ok(false))
     });
     locked.await.unwrap_or(false)
 }

@@ -271,13 +271,14 @@ async fn make_backup(
 ) -> Result<String, Failure> {
     let path = resolve_new(backup)?;
     // As a pool sees it: it may be the backup device of a log device that is in use.
-    if let Ok(device) = FileOpener.open(&path).await
-        && !force
-        && let Some(content) = describe_content(&device).await
-    {
-        let message = format!("{path} is not empty: it holds {content}");
-        return Err(Failure::new(ErrorCode::DeviceInUse, message)
-            .with_hint("if its content is not needed, use -f"));
+    if let Ok(device) = FileOpener.open(&path).await {
+        if !force {
+            if let Some(content) = describe_content(&device).await {
+                let message = format!("{path} is not empty: it holds {content}");
+                return Err(Failure::new(ErrorCode::DeviceInUse, message)
+                    .with_hint("if its content is not needed, use -f"));
+            }
+        }
     }
     let device = open_raw(&path).await?;
     let (size_bytes, needed_bytes) = (device.geometry().size_bytes, preparation.backup_bytes());
@@ -286,10 +287,12 @@ async fn make_backup(
         let message = format!("{path} has {size}; the image and its header need {needed}");
         return Err(Failure::new(ErrorCode::DeviceUnusable, message));
     }
-    if !force && let Some(content) = describe_content(&device).await {
-        let message = format!("{path} is not empty: it holds {content}");
-        return Err(Failure::new(ErrorCode::DeviceInUse, message)
-            .with_hint("if its content is not needed, use -f"));
+    if !force {
+        if let Some(content) = describe_content(&device).await {
+            let message = format!("{path} is not empty: it holds {content}");
+            return Err(Failure::new(ErrorCode::DeviceInUse, message)
+                .with_hint("if its content is not needed, use -f"));
+        }
     }
     made.backups.push(path.clone());
     prepare_backup(&device, &preparation).await?;

@@ -148,12 +148,12 @@ fn close(open: OpenGroup, section: Section, spec: &mut PoolSpec) -> Result<(), F
         list.extend(devices);
         return Ok(());
     }
-    if word == Some(OBJECTS)
-        && let Some(device) = devices.iter().find(|device| !object_stores::is_name(device))
-    {
-        let message = format!("{device} is not in an object store");
-        return Err(Failure::usage(message)
-            .with_hint("behind 'objects' there are names such as s3://BUCKET/PREFIX"));
+    if word == Some(OBJECTS) {
+        if let Some(device) = devices.iter().find(|device| !object_stores::is_name(device)) {
+            let message = format!("{device} is not in an object store");
+            return Err(Failure::usage(message)
+                .with_hint("behind 'objects' there are names such as s3://BUCKET/PREFIX"));
+        }
     }
     let in_log = section == Section::Log;
     let least = match layout {

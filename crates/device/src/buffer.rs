@@ -261,7 +261,7 @@ impl IoBytes {
     /// Whether the memory starts where O_DIRECT wants it.
     #[must_use]
     pub fn is_aligned_to(&self, bytes: usize) -> bool {
-        self.start.is_multiple_of(bytes)
+        self.start % bytes == 0
     }
 }
 

@@ -11,11 +11,16 @@ pub struct Cause(Arc<dyn Comparable>);
 /// An error that can be compared with any other.
 trait Comparable: Error + Send + Sync + 'static {
     fn is_equal(&self, other: &(dyn Error + 'static)) -> bool;
+    fn as_error(&self) -> &(dyn Error + 'static);
 }
 
 impl<E: Error + PartialEq + Send + Sync + 'static> Comparable for E {
     fn is_equal(&self, other: &(dyn Error + 'static)) -> bool {
         other.downcast_ref::<E>() == Some(self)
+    }
+
+    fn as_error(&self) -> &(dyn Error + 'static) {
+        self
     }
 }
 
@@ -29,7 +34,7 @@ impl Cause {
     /// The error.
     #[must_use]
     pub fn error(&self) -> &(dyn Error + 'static) {
-        &*self.0
+        self.0.as_error()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A file or block device through io_uring with O_DIRECT.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -107,13 +107,8 @@ impl Opened {
             .custom_flags(flags)
             .open(path)
             .map_err(fail)?;
-        if options.exclusive {
-            file.try_lock().map_err(|e| match e {
-                TryLockError::Error(e) => fail(e),
-                TryLockError::WouldBlock => {
-                    DeviceError::new(&name, Operation::Open, 0, 0, ErrorKind::Busy)
-                }
-            })?;
+        if options.exclusive && !sys::try_lock(&file).map_err(fail)? {
+            return Err(DeviceError::new(&name, Operation::Open, 0, 0, ErrorKind::Busy));
         }
         let (size_bytes, is_block_device) = size_of_file(&file)
             .map_err(fail)?

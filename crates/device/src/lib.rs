@@ -212,7 +212,7 @@ pub fn check_range(
 ) -> Result<(), DeviceError> {
     let refuse = |kind| Err(DeviceError::new(name, operation, offset_bytes, len_bytes, kind));
     let unit = u64::from(geometry.block_bytes);
-    if !offset_bytes.is_multiple_of(unit) || !len_bytes.is_multiple_of(unit) {
+    if offset_bytes % unit != 0 || len_bytes % unit != 0 {
         return refuse(ErrorKind::Misaligned { block_bytes: geometry.block_bytes });
     }
     match offset_bytes.checked_add(len_bytes) {

@@ -125,10 +125,10 @@ impl Drop for Mapping {
 }
 
 fn lock(file: &File) -> io::Result<()> {
-    file.try_lock().map_err(|error| match error {
-        std::fs::TryLockError::Error(error) => error,
-        std::fs::TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
-    })
+    match sys::try_lock(file)? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WouldBlock.into()),
+    }
 }
 
 fn map(file: &File, len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {

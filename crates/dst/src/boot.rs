@@ -278,11 +278,10 @@ impl<S: Subject> BootContext<S> {
     async fn import_once(&self, devices: &[Device], rewinds: bool) -> Result<S::Pool, Refusal> {
         let Self { subject, scenario, model, .. } = self;
         let has_committed = model.commits.take() > 0;
-        if rewinds
-            && has_committed
-            && let Some(pool) = self.rewind(devices).await
-        {
-            return Ok(pool);
+        if rewinds && has_committed {
+            if let Some(pool) = self.rewind(devices).await {
+                return Ok(pool);
+            }
         }
         let imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
         if imported.is_err() && model.rewinds.get() {

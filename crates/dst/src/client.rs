@@ -216,8 +216,7 @@ fn change_failed(model: &Model, range: SectorRange, issued: u64, what: &str, err
         (v.is_sparse, v.may_fail(issued, range.end()), v.was_in_outage(issued))
     });
     let (is_sparse, may_fail, was_in_outage) = found.unwrap_or((false, true, false));
-    let reads =
-        !range.first.is_multiple_of(BLOCK_SECTORS) || !range.end().is_multiple_of(BLOCK_SECTORS);
+    let reads = range.first % BLOCK_SECTORS != 0 || range.end() % BLOCK_SECTORS != 0;
     match error.kind {
         _ if was_in_outage && reads => model.count("suspension: changes of parts failed", 1),
         ErrorKind::NoSpace if is_sparse => model.count("writes refused: no space", 1),

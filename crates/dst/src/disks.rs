@@ -254,11 +254,10 @@ impl Disks {
                 if let Some(model) = &outage {
                     model.set_outage(true);
                 }
-                if let Fault::Rot { offset_bytes, .. } = fault
-                    && keeps_recent
-                    && stack.wrote_recently(offset_bytes)
-                {
-                    return;
+                if let Fault::Rot { offset_bytes, .. } = fault {
+                    if keeps_recent && stack.wrote_recently(offset_bytes) {
+                        return;
+                    }
                 }
                 world.tell(|| format!("fault on disk {disk}: {fault:?}"));
                 let is_further = struck.borrow().iter().any(|other| *other != disk);

@@ -159,9 +159,10 @@ async fn judge_volume<S: Subject>(
         // A rollback that changes the size took effect, or did not, as the size says.
         if v.history.sectors() != sectors
             && v.rolling_back.as_ref().is_some_and(|back| back.sectors() == sectors)
-            && let Some(back) = v.rolling_back.take()
         {
-            v.history = *back;
+            if let Some(back) = v.rolling_back.take() {
+                v.history = *back;
+            }
         }
         let pending = std::mem::take(&mut v.resizing);
         // When committed data may be lost, so may a size.
@@ -179,10 +180,10 @@ async fn judge_volume<S: Subject>(
     let seen = read_all(&device, model, id, sectors).await;
     context.tally.borrow_mut().judged_sectors += sectors;
     model.update(id, |v| {
-        if let Some(back) = v.rolling_back.take().filter(|back| back.sectors() == sectors)
-            && v.history.clone().check_crash(&seen).is_err()
-        {
-            v.history = *back;
+        if let Some(back) = v.rolling_back.take().filter(|back| back.sectors() == sectors) {
+            if v.history.clone().check_crash(&seen).is_err() {
+                v.history = *back;
+            }
         }
         let judged = match demand {
             Demand::NeverWrong => v.history.check_honest(&seen),

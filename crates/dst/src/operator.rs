@@ -177,11 +177,11 @@ impl<P: Pool> Watch<P> {
     /// Tries to clear the pool. True when it goes on, with everything that was answered.
     async fn clear(&self) -> bool {
         let number = self.clears.replace(self.clears.get() + 1);
-        if let Some((at, point)) = self.outage.cut
-            && at == number
-        {
-            let world = &self.disks.world;
-            world.plan_crash(Some(counted_from_now(point, world)));
+        if let Some((at, point)) = self.outage.cut {
+            if at == number {
+                let world = &self.disks.world;
+                world.plan_crash(Some(counted_from_now(point, world)));
+            }
         }
         self.phase.set("clear");
         let outcome = self.pool.clear(&self.devices).await;

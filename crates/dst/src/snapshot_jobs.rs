@@ -198,7 +198,8 @@ impl<P: Pool> Administrator<P> {
         let lacks_space = |refusal: &Refusal| refusal.cause == Cause::NoSpace;
         let is_refused = clones == Presence::Present || outcome.as_ref().is_err_and(lacks_space);
         model.update(volume, |v| {
-            if is_done && let Some(history) = v.rolling_back.take() {
+            let done = if is_done { v.rolling_back.take() } else { None };
+            if let Some(history) = done {
                 v.history = *history;
             } else if is_refused {
                 v.rolling_back = None;

@@ -79,17 +79,18 @@ pub fn stamp(out: &mut [u8], volume: u32, sector: u64, number: u32, fill: Fill) 
     match fill {
         Fill::Zeros => out[HEAD_LEN..].fill(0),
         Fill::Noise => {
-            let (words, _) = out[HEAD_LEN..SECTOR_LEN].as_chunks_mut::<8>();
-            for (word, step) in words.iter_mut().zip(&STEPS) {
-                *word = noise(sum, *step).to_le_bytes();
+            let words = out[HEAD_LEN..SECTOR_LEN].chunks_exact_mut(8);
+            for (word, step) in words.zip(&STEPS) {
+                word.copy_from_slice(&noise(sum, *step).to_le_bytes());
             }
         }
     }
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let any = words.iter().fold(0, |any, word| any | u64::from_le_bytes(*word));
+    let words = bytes.chunks_exact(8);
+    let rest = words.remainder();
+    let any = words.fold(0, |any, bytes| any | word(bytes, 0));
     any == 0 && rest.iter().all(|byte| *byte == 0)
 }
 
@@ -117,12 +118,10 @@ pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
         && match fill {
             Fill::Zeros => is_zero(body),
             Fill::Noise => {
-                let (words, _) = body.as_chunks::<8>();
-                let words = words.iter().zip(&STEPS);
+                let words = body.chunks_exact(8).zip(&STEPS);
                 // Without an early exit the compiler can compare several words at once.
-                words.fold(0, |wrong, (found, step)| {
-                    wrong | (u64::from_le_bytes(*found) ^ noise(sum, *step))
-                }) == 0
+                words.fold(0, |wrong, (found, step)| wrong | (word(found, 0) ^ noise(sum, *step)))
+                    == 0
             }
         };
     if !whole {

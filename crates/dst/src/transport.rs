@@ -155,10 +155,10 @@ async fn open_remote(
     let sectors = model.update(volume, |v| v.history.sectors())?;
     let known = connections.borrow().get(&(volume, purpose)).cloned();
     // A client learns a new size only by a new connection.
-    if let Some((at_open, client)) = known
-        && at_open == sectors
-    {
-        return Some(client as Device);
+    if let Some((at_open, client)) = known {
+        if at_open == sectors {
+            return Some(client as Device);
+        }
     }
     let (here, there) = net::pair();
     if !server.adopt(there) {

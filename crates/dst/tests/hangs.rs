@@ -130,10 +130,10 @@ fn has_timed_out(pool: &Pool, secs: u64) -> bool {
 async fn scan_ended(pool: &Pool) -> forebay_pool::status::ScanStatus {
     loop {
         rt::sleep(Nanos::from_millis(200)).await;
-        if let Some(scan) = pool.status().scan
-            && scan.state != ScanPhase::InProgress
-        {
-            return scan;
+        if let Some(scan) = pool.status().scan {
+            if scan.state != ScanPhase::InProgress {
+                return scan;
+            }
         }
     }
 }

@@ -174,7 +174,7 @@ fn import_without_save(seed: u64, pause: Nanos) -> (u64, bool) {
         _ => {
             let (from, to) = frames(&bench.disks["l"], &before);
             let cut = from + (to - from) * (seed - 1) / 16;
-            bench.half_save("l", &before, cut / 8 * 8, seed.is_multiple_of(2));
+            bench.half_save("l", &before, cut / 8 * 8, seed % 2 == 0);
         }
     }
     match bench.import(seed + 100, false, 40) {

@@ -294,10 +294,10 @@ impl ZonedSsd {
             }
         }
         let open = |zone: &&mut Zone| zone.state == ZoneState::Open;
-        if self.zones.iter_mut().filter(open).count() >= self.max_open
-            && let Some(oldest) = self.zones.iter_mut().filter(open).min_by_key(|z| z.used_at)
-        {
-            oldest.state = ZoneState::Closed;
+        if self.zones.iter_mut().filter(open).count() >= self.max_open {
+            if let Some(oldest) = self.zones.iter_mut().filter(open).min_by_key(|z| z.used_at) {
+                oldest.state = ZoneState::Closed;
+            }
         }
         self.zones[zone as usize].state = ZoneState::Open;
         Ok(())
@@ -305,7 +305,7 @@ impl ZonedSsd {
 
     fn check_write(&self, request: &Request<'_>) -> Result<u32, ZoneRefusal> {
         let (offset, len) = (request.offset_bytes, request.len_bytes);
-        if !(offset | len).is_multiple_of(self.unit_bytes) {
+        if (offset | len) % self.unit_bytes != 0 {
             return Err(ZoneRefusal::NotWhole { unit_bytes: self.unit_bytes });
         }
         let zone = (offset / self.zone_bytes()) as u32;

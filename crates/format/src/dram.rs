@@ -260,7 +260,7 @@ fn opened<'a>(what: &'static str, bytes: &'a [u8], magic: u64) -> Result<Decoder
 /// A size is a whole number of blocks, and leaves room to count with.
 fn check_size(input: &Decoder<'_>, size_bytes: u64) -> Result<(), FormatError> {
     const SIZE_MAX_BYTES: u64 = 1 << 48;
-    if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK_BYTES) || size_bytes > SIZE_MAX_BYTES {
+    if size_bytes == 0 || size_bytes % BLOCK_BYTES != 0 || size_bytes > SIZE_MAX_BYTES {
         return Err(input.error(FormatFlaw::Reserved { found: size_bytes as u32 }));
     }
     Ok(())

@@ -189,7 +189,7 @@ pub fn seal(header: &FrameHeader, entries: &[RecordEntry], frame: &mut [u8]) {
     assert_eq!(frame.len() as u64, u64::from(header.len_bytes), "frame length");
     assert!(frame.len() <= MAX_FRAME_BYTES as usize, "frame too long");
     assert_eq!(usize::from(header.record_count), entries.len(), "record count");
-    assert!(header.position_bytes.is_multiple_of(BLOCK_BYTES), "frame position");
+    assert!(header.position_bytes % BLOCK_BYTES == 0, "frame position");
     let ahead = header.max_txg.0.checked_sub(header.committed.0).map(u32::try_from);
     let Some(Ok(ahead)) = ahead else { panic!("groups of a frame") };
     let mut out = Encoder::new();
@@ -410,7 +410,7 @@ impl LogState {
             return refuse(LogFlaw::FrameNumbers { tail, next, watermark });
         }
         let frame = u64::from(self.max_frame_bytes);
-        if !frame.is_multiple_of(BLOCK_BYTES)
+        if frame % BLOCK_BYTES != 0
             || frame < 2 * BLOCK_BYTES
             || self.max_frame_bytes > MAX_FRAME_BYTES
         {
@@ -423,8 +423,8 @@ impl LogState {
             }
             if len_bytes < MIN_RING_BYTES
                 || len_bytes / BLOCK_BYTES > u64::from(u32::MAX)
-                || !len_bytes.is_multiple_of(BLOCK_BYTES)
-                || !tail_bytes.is_multiple_of(BLOCK_BYTES)
+                || len_bytes % BLOCK_BYTES != 0
+                || tail_bytes % BLOCK_BYTES != 0
                 || tail_bytes > len_bytes
             {
                 return refuse(LogFlaw::Ring { ring: index, tail_bytes, len_bytes });

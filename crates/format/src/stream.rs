@@ -102,8 +102,8 @@ impl StreamHeader {
     /// The size and the start are those of blocks, within each other.
     fn is_sound(&self) -> bool {
         self.guid != 0
-            && self.size_bytes.is_multiple_of(BLOCK_BYTES)
-            && self.start_bytes.is_multiple_of(BLOCK_BYTES)
+            && self.size_bytes % BLOCK_BYTES == 0
+            && self.start_bytes % BLOCK_BYTES == 0
             && self.start_bytes <= self.size_bytes
     }
 }

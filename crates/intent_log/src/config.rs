@@ -56,7 +56,7 @@ impl LogConfig {
         let Self { max_frame_bytes, frames_in_flight: frames, pressure_percent: percent, .. } =
             *self;
         let frame_bytes = u64::from(max_frame_bytes);
-        if !frame_bytes.is_multiple_of(BLOCK_BYTES)
+        if frame_bytes % BLOCK_BYTES != 0
             || frame_bytes < 2 * BLOCK_BYTES
             || max_frame_bytes > MAX_FRAME_BYTES
         {
@@ -106,7 +106,7 @@ impl LogRing {
         if usize::from(ring) >= MAX_RINGS {
             return Err(ConfigError::RingIndex { ring });
         }
-        let is_aligned = len_bytes.is_multiple_of(BLOCK_BYTES);
+        let is_aligned = len_bytes % BLOCK_BYTES == 0;
         if len_bytes < MIN_RING_BYTES || !is_aligned || len_bytes >> 44 != 0 {
             return Err(ConfigError::RingLength { ring, len_bytes });
         }
@@ -116,9 +116,7 @@ impl LogRing {
         for side in &self.sides {
             let (start_bytes, size_bytes) = (side.start_bytes, side.device.geometry().size_bytes);
             let end_bytes = start_bytes.checked_add(len_bytes);
-            if !start_bytes.is_multiple_of(BLOCK_BYTES)
-                || end_bytes.is_none_or(|end| end > size_bytes)
-            {
+            if start_bytes % BLOCK_BYTES != 0 || end_bytes.is_none_or(|end| end > size_bytes) {
                 let device_name = side.device.name().to_owned();
                 return Err(ConfigError::SideRange {
                     ring,

@@ -116,7 +116,7 @@ impl Trial {
         let is_hopeless = pairs - self.wins > TRIAL_PAIRS - TRIAL_WINS;
         let is_far_off =
             pairs > self.wins && !self.sums[1].is_below(self.sums[0], HOPELESS_PERCENT);
-        let is_whole = self.windows.is_multiple_of(2);
+        let is_whole = self.windows % 2 == 0;
         is_whole && (pairs == TRIAL_PAIRS || is_hopeless || is_far_off)
     }
 }
@@ -169,7 +169,7 @@ impl GroupController {
 
     fn setting(&self) -> Setting {
         match &self.trial {
-            Some(trial) if !trial.windows.is_multiple_of(2) => trial.tried,
+            Some(trial) if trial.windows % 2 != 0 => trial.tried,
             _ => self.used,
         }
     }

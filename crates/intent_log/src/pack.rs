@@ -182,7 +182,7 @@ impl Queue {
             source.copy_to(&mut buf[at..end]);
             at = end;
         }
-        debug_assert!(at == buf.len() && at.is_multiple_of(BLOCK_LEN));
+        debug_assert!(at == buf.len() && at % BLOCK_LEN == 0);
         Some(Packed { entries: plan, waiters, max_txg, data_bytes, buf })
     }
 

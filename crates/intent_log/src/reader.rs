@@ -305,12 +305,12 @@ impl RingReader {
         while at + BLOCK_BYTES <= len_bytes {
             // Nearly no block begins a frame, so the magic number skips most of the ring. A chunk
             // that cannot be read is read block by block below.
-            if let Ok(next) = stream.seek(at, FRAME_MAGIC.to_le_bytes()).await
-                && next > at
-            {
-                at = next;
-                failures_in_row = 0;
-                continue;
+            if let Ok(next) = stream.seek(at, FRAME_MAGIC.to_le_bytes()).await {
+                if next > at {
+                    at = next;
+                    failures_in_row = 0;
+                    continue;
+                }
             }
             let outcome = match self.read_stream(&mut stream, at, min_seq).await {
                 Err(FrameFault::Read(_)) => self.read_side(side, at, min_seq).await,

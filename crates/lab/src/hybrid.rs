@@ -117,7 +117,7 @@ impl Hybrid {
     fn check(&self) -> Result<(), LabError> {
         let bad =
             |field, found: String, allowed| Err(LabError::field("hybrid", field, found, allowed));
-        if self.drives == 0 || self.group == 0 || !self.drives.is_multiple_of(self.group) {
+        if self.drives == 0 || self.group == 0 || self.drives % self.group != 0 {
             return bad("drives", self.drives.to_string(), "a multiple of group, above 0");
         }
         if self.smaller == 0 {
@@ -127,7 +127,7 @@ impl Hybrid {
             return bad("load", "open arrivals".into(), "a closed load");
         }
         let blocks = self.load.block_bytes;
-        if !u64::from(blocks).is_multiple_of(BLOCK_BYTES) {
+        if u64::from(blocks) % BLOCK_BYTES != 0 {
             return bad("load.block_bytes", blocks.to_string(), "a multiple of 4096");
         }
         for (field, span) in [("warm", self.warm), ("counted", self.counted)] {

@@ -174,20 +174,20 @@ impl Load {
                 return Err(LabError::field("load", field, value, "from 0 to 1"));
             }
         }
-        if let Streams::Split(share) = self.streams
-            && !(0.0..=1.0).contains(&share)
-        {
-            return Err(LabError::field("load", "streams.split", share, "from 0 to 1"));
+        if let Streams::Split(share) = self.streams {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(LabError::field("load", "streams.split", share, "from 0 to 1"));
+            }
         }
         self.places.check()?;
         self.arrivals.check()?;
         for (field, bytes) in [("block_bytes", self.block_bytes), ("align_bytes", self.align_bytes)]
         {
-            if bytes == 0 || !bytes.is_multiple_of(512) {
+            if bytes == 0 || bytes % 512 != 0 {
                 return Err(LabError::field("load", field, bytes, "a multiple of 512 above 0"));
             }
         }
-        if !self.offset_bytes.is_multiple_of(512) {
+        if self.offset_bytes % 512 != 0 {
             let bytes = self.offset_bytes;
             return Err(LabError::field("load", "offset_bytes", bytes, "a multiple of 512"));
         }

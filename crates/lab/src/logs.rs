@@ -179,10 +179,10 @@ impl Logs {
         let mut in_flight: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
         let mut times = BothTimes::default();
         for _ in 0..writes {
-            if in_flight.len() >= self.outstanding as usize
-                && let Some(Reverse(done)) = in_flight.pop()
-            {
-                bench.now = bench.now.max(done);
+            if in_flight.len() >= self.outstanding as usize {
+                if let Some(Reverse(done)) = in_flight.pop() {
+                    bench.now = bench.now.max(done);
+                }
             }
             let mut turn = chance.below(turns);
             let mut is_this = |speed: &&u32| {
@@ -193,7 +193,7 @@ impl Logs {
             let log = self.speeds.iter().take_while(|speed| !is_this(speed)).count();
             let ring = &mut rings[log];
             let offset = ring.first_byte + ring.next_byte % ring.bytes;
-            if self.sorting == Sorting::Zones && offset.is_multiple_of(segment_bytes) {
+            if self.sorting == Sorting::Zones && offset % segment_bytes == 0 {
                 bench.wait_for(&Request::trim(offset, segment_bytes))?;
             }
             ring.next_byte += block;

@@ -73,11 +73,11 @@ impl Recorded {
     /// # Errors
     /// The first field that is out of range.
     pub fn check(&self) -> Result<(), LabError> {
-        if let TracePace::Times(factor) = self.pace
-            && !(factor > 0.0 && factor <= 1e6)
-        {
-            let allowed = "above 0 and at most 1,000,000";
-            return Err(LabError::field("trace", "pace.times", factor, allowed));
+        if let TracePace::Times(factor) = self.pace {
+            if !(factor > 0.0 && factor <= 1e6) {
+                let allowed = "above 0 and at most 1,000,000";
+                return Err(LabError::field("trace", "pace.times", factor, allowed));
+            }
         }
         if !(1..=65_536).contains(&self.outstanding) {
             let found = self.outstanding;
@@ -182,7 +182,7 @@ impl Events {
         if event.op == Op::Flush {
             return Some(0);
         }
-        if !(event.offset_bytes | event.len_bytes).is_multiple_of(512) {
+        if (event.offset_bytes | event.len_bytes) % 512 != 0 {
             self.left_out.unaligned += 1;
             return None;
         }

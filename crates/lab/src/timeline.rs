@@ -198,7 +198,7 @@ impl Phase {
         match self {
             Self::SecureErase => Ok(()),
             Self::Fill { block_bytes } => {
-                if *block_bytes == 0 || !block_bytes.is_multiple_of(512) {
+                if *block_bytes == 0 || block_bytes % 512 != 0 {
                     let allowed = "a multiple of 512 above 0";
                     return Err(LabError::field("fill", "block_bytes", block_bytes, allowed));
                 }

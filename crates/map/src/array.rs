@@ -8,6 +8,7 @@ use forebay_format::map_record::{LEAF_BLOCKS, RESERVED_ADDR};
 use forebay_units::BlockAddr;
 
 use crate::change::{Freed, NewRun};
+use crate::leaf::arrays;
 
 pub(crate) const ENTRY_LEN: usize = 10;
 pub(crate) const BITMAP_LEN: usize = LEAF_BLOCKS as usize / 8;
@@ -144,7 +145,7 @@ pub(crate) fn set_bit(bitmap: &mut [u8], index: u32) {
 /// Set bits below `index`.
 #[inline]
 pub(crate) fn rank(bitmap: &[u8], index: u32) -> usize {
-    let (words, _) = bitmap[..BITMAP_LEN].as_chunks::<8>();
+    let words = arrays::<8>(&bitmap[..BITMAP_LEN]);
     let word = index as usize / 64;
     let below: u32 = words[..word].iter().map(|w| u64::from_le_bytes(*w).count_ones()).sum();
     let part = words

@@ -41,7 +41,14 @@ const _: () = assert!(size_of::<Leaf>() == 24, "a TiB has half a million leaves"
 
 fn list(buf: &[u8], runs: u16) -> (&[[u8; RUN_LEN]], &[u8]) {
     let (words, sums) = buf.split_at(usize::from(runs) * RUN_LEN);
-    (words.as_chunks().0, sums)
+    (arrays(words), sums)
+}
+
+/// `bytes` as arrays. A rest that fills none is left out.
+#[inline]
+pub(crate) fn arrays<const LEN: usize>(bytes: &[u8]) -> &[[u8; LEN]] {
+    // SAFETY: an array of bytes needs no alignment, and the slice has at least so many of them.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / LEN) }
 }
 
 impl Leaf {
@@ -274,7 +281,7 @@ impl Leaf {
         if let Leaf::Runs { buf, runs, summed, .. } = self {
             let (words, sums) = list(buf, *runs);
             into.runs.extend(words.iter().map(|word| u64::from_le_bytes(*word)));
-            into.sums.extend_from_slice(&sums.as_chunks().0[..usize::from(*summed)]);
+            into.sums.extend_from_slice(&arrays(sums)[..usize::from(*summed)]);
         } else {
             self.visit((0, LEAF_BLOCKS), |run, sums| into.push(run, sums));
         }
@@ -326,8 +333,8 @@ impl Leaf {
             _ => vec![0; len].into(),
         };
         let (words, sums) = buf.split_at_mut(from.runs.len() * RUN_LEN);
-        for (to, word) in words.as_chunks_mut::<RUN_LEN>().0.iter_mut().zip(&from.runs) {
-            *to = word.to_le_bytes();
+        for (to, word) in words.chunks_exact_mut(RUN_LEN).zip(&from.runs) {
+            to.copy_from_slice(&word.to_le_bytes());
         }
         sums[..from.sums.len() * SUM_LEN].copy_from_slice(from.sums.as_flattened());
         *self = Leaf::Runs { buf, runs, mapped, summed };

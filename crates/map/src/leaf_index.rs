@@ -166,9 +166,10 @@ impl LeafIndex {
                         break (group / WIDE + 1) * WIDE;
                     }
                 }
-                if !lacks(record.blocks.as_deref())
-                    && let Some(found) = record.first(group, &numbers)
-                {
+                if lacks(record.blocks.as_deref()) {
+                    continue;
+                }
+                if let Some(found) = record.first(group, &numbers) {
                     return Some(found);
                 }
             };

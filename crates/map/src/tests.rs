@@ -18,7 +18,7 @@ fn located(home: u32, bound: Lba, addr: BlockAddr, sum: Option<u64>) -> Located 
 
 /// Footers of even segments are on media.
 fn on_media(segment: SegmentId) -> bool {
-    segment.0.is_multiple_of(2)
+    segment.0 % 2 == 0
 }
 
 #[derive(Clone, Debug)]

@@ -374,10 +374,10 @@ impl Map {
         let Some((keeper, keepers)) = line.keeper().zip(line.keepers()) else { return };
         for (lba, blocks) in self.untouched(line, &keepers, lba.0, blocks) {
             for piece in pieces(self.volumes.get(&volume), lba, blocks) {
-                if piece.is_real()
-                    && let Some(line) = self.lines.get_mut(&volume)
-                {
-                    line.shared -= piece.blocks;
+                if piece.is_real() {
+                    if let Some(line) = self.lines.get_mut(&volume) {
+                        line.shared -= piece.blocks;
+                    }
                 }
                 if piece.addr.is_some() {
                     self.take(volume, piece.lba, piece.blocks);
@@ -547,10 +547,10 @@ impl Map {
             if segment == Some(ORIGIN_SEGMENT) || (segment == Some(HOLE_SEGMENT) && !is_clone) {
                 continue;
             }
-            if piece.is_real()
-                && let Some(line) = self.lines.get_mut(&volume)
-            {
-                line.shared += piece.blocks;
+            if piece.is_real() {
+                if let Some(line) = self.lines.get_mut(&volume) {
+                    line.shared += piece.blocks;
+                }
             }
             self.put(volume, &piece, kept);
         }

@@ -142,7 +142,7 @@ impl World {
             Op::Seal => {
                 let leaves: Vec<LeafId> = self.map.leaves_from(LeafId::default()).collect();
                 for leaf in leaves {
-                    self.map.seal(leaf, &mut |segment| segment.0.is_multiple_of(2));
+                    self.map.seal(leaf, &mut |segment| segment.0 % 2 == 0);
                 }
             }
             Op::Move(index) => self.move_block(index, &mut delta),

@@ -155,10 +155,10 @@ impl Claim {
         let Claimed { monitor, heartbeat, .. } = &*self.claimed;
         let devices = self.claimed.devices.borrow().clone();
         for device in &devices {
-            if let Ok(Some(found)) = read_heartbeat(device).await
-                && monitor.is_other_owner(&found, Owner::of(heartbeat))
-            {
-                return Err(MultihostError::Lost);
+            if let Ok(Some(found)) = read_heartbeat(device).await {
+                if monitor.is_other_owner(&found, Owner::of(heartbeat)) {
+                    return Err(MultihostError::Lost);
+                }
             }
         }
         Ok(())

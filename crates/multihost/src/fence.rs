@@ -86,10 +86,10 @@ impl Fence {
     /// Another owner has the pool: writes fail from now on.
     pub fn lose(&self) {
         let call = self.on_loss.borrow().clone();
-        if !self.is_lost.replace(true)
-            && let Some(call) = call
-        {
-            call();
+        if !self.is_lost.replace(true) {
+            if let Some(call) = call {
+                call();
+            }
         }
         self.changed.notify_all();
     }

@@ -100,10 +100,10 @@ impl Monitor {
     /// Ends the owner's reservation of a device that is no longer its own.
     pub async fn release(&self, device: &Device) {
         self.fence.remove_member(device.name());
-        if self.reserved.borrow_mut().remove(device.name())
-            && let Some(nonce) = self.nonce.get()
-        {
-            release(device, key_of(nonce)).await;
+        if self.reserved.borrow_mut().remove(device.name()) {
+            if let Some(nonce) = self.nonce.get() {
+                release(device, key_of(nonce)).await;
+            }
         }
     }
 

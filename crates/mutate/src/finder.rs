@@ -379,10 +379,10 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
     fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
         for inner in &item.items {
-            if let syn::TraitItem::Fn(function) = inner
-                && let Some(block) = &function.default
-            {
-                self.function_of(function, &function.sig, block);
+            if let syn::TraitItem::Fn(function) = inner {
+                if let Some(block) = &function.default {
+                    self.function_of(function, &function.sig, block);
+                }
             }
         }
     }
@@ -392,16 +392,16 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_stmt(&mut self, statement: &'ast Stmt) {
-        if let Stmt::Expr(expr, Some(_)) = statement
-            && can_be_left_out(expr)
-        {
-            let range = range_of(statement);
-            let change = format!("without `{}`", self.quoted(&range));
-            let question = self.mutant(range.start, change, &format!("if !{IS_ON}"));
-            let parts = vec![question, text(" { "), Part::Source(range.clone()), text(" }")];
-            self.edit(range, parts);
-            if let Some(edit) = self.found.edits.last_mut() {
-                edit.leaves_out = ends_a_value(expr);
+        if let Stmt::Expr(expr, Some(_)) = statement {
+            if can_be_left_out(expr) {
+                let range = range_of(statement);
+                let change = format!("without `{}`", self.quoted(&range));
+                let question = self.mutant(range.start, change, &format!("if !{IS_ON}"));
+                let parts = vec![question, text(" { "), Part::Source(range.clone()), text(" }")];
+                self.edit(range, parts);
+                if let Some(edit) = self.found.edits.last_mut() {
+                    edit.leaves_out = ends_a_value(expr);
+                }
             }
         }
         visit::visit_stmt(self, statement);

@@ -19,10 +19,10 @@ async fn bench(args: BenchArgs) -> Result<BenchReport, BenchError> {
     let cancellation = Cancellation::new();
     let cancel = cancellation.clone();
     forebay_rt::spawn(async move {
-        if let Ok(signals) = Signals::interrupts()
-            && signals.next().await.is_ok()
-        {
-            cancel.cancel();
+        if let Ok(signals) = Signals::interrupts() {
+            if signals.next().await.is_ok() {
+                cancel.cancel();
+            }
         }
     });
     run(args, &cancellation).await

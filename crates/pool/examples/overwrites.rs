@@ -113,7 +113,7 @@ impl Sparse {
     }
 
     fn blocks(&self, offset: u64, len: usize) -> std::ops::Range<usize> {
-        assert!(offset.is_multiple_of(BLOCK_BYTES) && len.is_multiple_of(BLOCK_LEN));
+        assert!(offset % BLOCK_BYTES == 0 && len % BLOCK_LEN == 0);
         let first = (offset / BLOCK_BYTES) as usize;
         first..first + len / BLOCK_LEN
     }

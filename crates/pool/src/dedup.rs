@@ -78,10 +78,10 @@ impl Neighbors {
         if self.blocks.insert(fingerprint, block).is_none() {
             self.order.push_back(fingerprint);
         }
-        if self.order.len() > MAX_NEIGHBORS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.blocks.remove(&oldest);
+        if self.order.len() > MAX_NEIGHBORS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.blocks.remove(&oldest);
+            }
         }
     }
 }

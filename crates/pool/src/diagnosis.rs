@@ -107,11 +107,12 @@ impl Pool {
                 Some(State::Online | State::Offline) => false,
                 None => state == MemberUse::Faulted,
             };
-            if out
-                && let Err(error) = self.online(&path).await
-                && named.is_some()
-            {
-                return Err(error);
+            if out {
+                if let Err(error) = self.online(&path).await {
+                    if named.is_some() {
+                        return Err(error);
+                    }
+                }
             }
         }
         Ok(())

@@ -97,15 +97,16 @@ impl Pool {
         for ((id, _), fault) in devices.into_iter().zip(faults) {
             // A device may have been taken out of use while it was read.
             let is_in_use = || self.devices_in_use().iter().any(|(other, _)| *other == id);
-            if let Some(fault) = fault
-                && is_in_use()
-                && !self.is_stopped()
-            {
-                match &fault {
-                    LabelFault::Damaged { .. } => found.damaged += 1,
-                    LabelFault::Unreadable(_) | LabelFault::OtherPool { .. } => found.failed += 1,
+            if let Some(fault) = fault {
+                if is_in_use() && !self.is_stopped() {
+                    match &fault {
+                        LabelFault::Damaged { .. } => found.damaged += 1,
+                        LabelFault::Unreadable(_) | LabelFault::OtherPool { .. } => {
+                            found.failed += 1
+                        }
+                    }
+                    self.label_damaged(id, fault);
                 }
-                self.label_damaged(id, fault);
             }
         }
         found
@@ -128,35 +129,36 @@ impl Pool {
             return Some(LabelFault::Unreadable(error));
         }
         for area in label_offsets(device.geometry().size_bytes) {
-            if let Some(((generation, sum), holders)) = &written.config
-                && holders.contains(&id)
-            {
-                let at = area + ConfigEnvelope::slot_offset_bytes(*generation);
-                let found = match read_config_slot(device, at).await {
-                    Ok(found) => found,
-                    Err(error) => return Some(LabelFault::Unreadable(error)),
-                };
-                if let Some(other) = found.as_ref().filter(|found| found.pool != self.guid) {
-                    return Some(LabelFault::OtherPool { guid: other.pool });
-                }
-                let is_same = |found: &ConfigEnvelope| {
-                    found.generation == *generation && crc64(&found.body) == *sum
-                };
-                // A slot is used again by the configuration after the next.
-                let is_newer = |found: &ConfigEnvelope| found.generation > *generation;
-                if !found.is_some_and(|found| is_same(&found) || is_newer(&found)) {
-                    return Some(LabelFault::Damaged { offset_bytes: area });
+            if let Some(((generation, sum), holders)) = &written.config {
+                if holders.contains(&id) {
+                    let at = area + ConfigEnvelope::slot_offset_bytes(*generation);
+                    let found = match read_config_slot(device, at).await {
+                        Ok(found) => found,
+                        Err(error) => return Some(LabelFault::Unreadable(error)),
+                    };
+                    if let Some(other) = found.as_ref().filter(|found| found.pool != self.guid) {
+                        return Some(LabelFault::OtherPool { guid: other.pool });
+                    }
+                    let is_same = |found: &ConfigEnvelope| {
+                        found.generation == *generation && crc64(&found.body) == *sum
+                    };
+                    // A slot is used again by the configuration after the next.
+                    let is_newer = |found: &ConfigEnvelope| found.generation > *generation;
+                    if !found.is_some_and(|found| is_same(&found) || is_newer(&found)) {
+                        return Some(LabelFault::Damaged { offset_bytes: area });
+                    }
                 }
             }
-            if let Some((root, holders)) = &written.root
-                && holders.contains(&id)
-            {
-                let at = area + SUPERBLOCK_OFFSET_BYTES + root.slot() * SUPERBLOCK_BYTES;
-                let slot = device.read(at, IoBuf::zeroed(SUPERBLOCK_BYTES as usize)).await;
-                match slot.map(|slot| Superblock::decode(&slot)) {
-                    Ok(Ok(found)) if found.pool == self.guid && found.commit >= root.commit => {}
-                    Ok(_) => return Some(LabelFault::Damaged { offset_bytes: area }),
-                    Err(error) => return Some(LabelFault::Unreadable(error)),
+            if let Some((root, holders)) = &written.root {
+                if holders.contains(&id) {
+                    let at = area + SUPERBLOCK_OFFSET_BYTES + root.slot() * SUPERBLOCK_BYTES;
+                    let slot = device.read(at, IoBuf::zeroed(SUPERBLOCK_BYTES as usize)).await;
+                    match slot.map(|slot| Superblock::decode(&slot)) {
+                        Ok(Ok(found)) if found.pool == self.guid && found.commit >= root.commit => {
+                        }
+                        Ok(_) => return Some(LabelFault::Damaged { offset_bytes: area }),
+                        Err(error) => return Some(LabelFault::Unreadable(error)),
+                    }
                 }
             }
         }

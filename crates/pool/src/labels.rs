@@ -127,10 +127,11 @@ pub(crate) async fn read_label(device: &Device) -> Label {
                 }
             }
         }
-        if label.heartbeat.is_none()
-            && let Ok(block) = device.read(area + HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await
-        {
-            label.heartbeat = Heartbeat::decode(&block).ok();
+        if label.heartbeat.is_none() {
+            if let Ok(block) = device.read(area + HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await
+            {
+                label.heartbeat = Heartbeat::decode(&block).ok();
+            }
         }
     }
     let marks = IoBuf::zeroed(2 * LOG_MARK_BYTES as usize);

@@ -37,10 +37,10 @@ impl Pool {
             return Err(DeviceError::new(name, Operation::Write, offset_bytes, len_bytes, kind));
         }
         let mut edges = Vec::new();
-        if !offset_bytes.is_multiple_of(BLOCK_BYTES) {
+        if offset_bytes % BLOCK_BYTES != 0 {
             edges.push(first);
         }
-        if !end_bytes.is_multiple_of(BLOCK_BYTES) && edges.last() != Some(&(end - 1)) {
+        if end_bytes % BLOCK_BYTES != 0 && edges.last() != Some(&(end - 1)) {
             edges.push(end - 1);
         }
         // The blocks between the edges are locked too: this write will replace them whole.

@@ -157,7 +157,7 @@ impl Pool {
             self.note_read(volume, first..end).await;
         }
         let skip = (offset_bytes - first * BLOCK_BYTES) as usize;
-        if skip == 0 && len.is_multiple_of(BLOCK_LEN) {
+        if skip == 0 && len % BLOCK_LEN == 0 {
             buf = self.read_blocks(volume, name, Lba(first), buf).await?;
         } else {
             let whole = IoBuf::recycled((end - first) as usize * BLOCK_LEN);

@@ -70,11 +70,11 @@ impl Pool {
     /// volumes whose last snapshot could not be taken.
     pub(crate) async fn keep_schedules(&self, reported: &mut BTreeSet<VolumeId>) {
         let now = rt::wall_clock();
-        if !self.due_snapshots(now).is_empty()
-            && let Some(_turn) = self.turn_of_task().await
-        {
-            self.take_due(now, reported).await;
-            self.destroy_surplus().await;
+        if !self.due_snapshots(now).is_empty() {
+            if let Some(_turn) = self.turn_of_task().await {
+                self.take_due(now, reported).await;
+                self.destroy_surplus().await;
+            }
         }
     }
 

@@ -72,10 +72,10 @@ impl Pool {
                 continue;
             }
             // One that is missing, in use or not empty is UNAVAIL, and looked at again later.
-            if let Ok(candidate) = open_candidate(&self.opener, &path, false).await
-                && self.config.borrow().spares.iter().any(|spare| spare.path == path)
-            {
-                self.spares.open.borrow_mut().insert(path, candidate);
+            if let Ok(candidate) = open_candidate(&self.opener, &path, false).await {
+                if self.config.borrow().spares.iter().any(|spare| spare.path == path) {
+                    self.spares.open.borrow_mut().insert(path, candidate);
+                }
             }
         }
     }

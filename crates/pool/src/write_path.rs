@@ -85,8 +85,7 @@ impl Pool {
         };
         let demand = volume.demand((end - first) * BLOCK_BYTES, fua);
         let permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
-        let aligned =
-            offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
+        let aligned = offset_bytes % BLOCK_BYTES == 0 && len_bytes % BLOCK_BYTES == 0;
         let merge = if aligned {
             self.wait_for_merges(volume, first, end).await;
             None

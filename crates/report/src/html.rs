@@ -65,7 +65,7 @@ pub(crate) fn number(value: f64) -> String {
     let digits = whole.trim_start_matches('-');
     let mut grouped = String::new();
     for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
             grouped.push('\u{202f}');
         }
         grouped.push(c);

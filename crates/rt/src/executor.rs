@@ -150,10 +150,10 @@ pub(crate) fn with<R>(f: impl FnOnce(&Rc<Inner>) -> R) -> R {
 #[inline]
 pub fn model_work(cost: Nanos) {
     CURRENT.with(|current| {
-        if let Some(inner) = &*current.borrow()
-            && inner.ring.is_none()
-        {
-            inner.modelled.set(inner.modelled.get() + cost);
+        if let Some(inner) = &*current.borrow() {
+            if inner.ring.is_none() {
+                inner.modelled.set(inner.modelled.get() + cost);
+            }
         }
     });
 }
@@ -366,8 +366,10 @@ impl Inner {
 
     fn next_ready(&self) -> Option<usize> {
         let is_due = self.background.others.get() >= TIME_OF_OTHERS;
-        if !is_due && let Some(next) = self.next_in_order() {
-            return Some(next);
+        if !is_due {
+            if let Some(next) = self.next_in_order() {
+                return Some(next);
+            }
         }
         let slice = self.background.ready.borrow_mut().pop_front();
         if slice.is_some() {

@@ -51,6 +51,6 @@ impl Slices {
         }
         // Another poll has begun if its work is less.
         let spent = || Self::clock(self.is_simulated).0.saturating_sub(self.begun.0);
-        self.steps.is_multiple_of(STEPS_PER_LOOK) && spent() >= SLICE.0
+        self.steps % STEPS_PER_LOOK == 0 && spent() >= SLICE.0
     }
 }

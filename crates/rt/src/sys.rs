@@ -93,9 +93,21 @@ pub fn host_name() -> Vec<u8> {
     name.into_iter().take_while(|byte| *byte != 0).collect()
 }
 
+/// Locks `file` for this owner alone, until it is closed; false when another has it locked.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: no pointers.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(true),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
 /// Sends SIGINT to this process, as a terminal does on Ctrl-C.
 pub fn interrupt_self() {
-    let pid = std::process::id().cast_signed();
+    let pid = std::process::id() as libc::pid_t;
     // SAFETY: no pointers.
     let _ = unsafe { libc::kill(pid, libc::SIGINT) };
 }

@@ -306,11 +306,12 @@ impl JournalReader {
         let places = [(Some(at.addr), false), (copy, true)];
         for (addr, is_copy) in places.into_iter().filter_map(|(addr, copy)| Some((addr?, copy))) {
             for first in self.array.alternatives(addr).await.into_iter().flatten() {
-                if let Ok(header) = self.check_header(at, &first)
-                    && (header.copied || !is_copy)
-                    && firsts.iter().all(|(_, known)| known[..] != first[..])
-                {
-                    firsts.push((header, first));
+                if let Ok(header) = self.check_header(at, &first) {
+                    if (header.copied || !is_copy)
+                        && firsts.iter().all(|(_, known)| known[..] != first[..])
+                    {
+                        firsts.push((header, first));
+                    }
                 }
             }
         }

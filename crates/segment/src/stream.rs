@@ -163,7 +163,7 @@ impl RowStream {
     pub(crate) fn adopt_at(&mut self, id: SegmentId, next_block: u32, doubled: Option<bool>) {
         assert!(self.open.is_none(), "the last segment is still open");
         let geometry = self.array.geometry_of(id).expect("the table knows the array's segments");
-        assert!(next_block.is_multiple_of(geometry.blocks_per_row()), "not a row's border");
+        assert!(next_block % geometry.blocks_per_row() == 0, "not a row's border");
         // Without redundancy, one bad sector in the map journal would lose the pool.
         let doubled =
             doubled.unwrap_or(self.kind == SegmentKind::Map && !geometry.has_redundancy());
@@ -227,7 +227,7 @@ impl RowStream {
         let Some((mut batch, first)) = open.batch.take() else { return };
         let per_row = open.geometry.blocks_per_row();
         let blocks = open.next_block - first;
-        assert!(blocks.is_multiple_of(per_row), "a row is not full");
+        assert!(blocks % per_row == 0, "a row is not full");
         batch.truncate_rows(blocks / per_row);
         let rows = open.next_block / per_row;
         let copied = if open.doubled { open.geometry.doubled_rows() } else { 0 };

@@ -329,11 +329,10 @@ impl SegmentTable {
     pub fn reclaimable(&self, commit: CommitId) -> Vec<SegmentId> {
         let mut found = Vec::new();
         for (index, info) in self.segments.borrow().iter().enumerate() {
-            if let SegmentState::Emptied(emptied) = info.state
-                && emptied <= commit
-                && info.pins == 0
-            {
-                found.push(SegmentId(index as u32));
+            if let SegmentState::Emptied(emptied) = info.state {
+                if emptied <= commit && info.pins == 0 {
+                    found.push(SegmentId(index as u32));
+                }
             }
         }
         found

@@ -222,10 +222,10 @@ impl Bucket {
 
     /// Counts a request that was answered. The machine may lose its power before it hears that.
     async fn end(&self, operation: Operation) {
-        if let Some((world, event)) = self.event(operation)
-            && !world.after_complete(&event)
-        {
-            std::future::pending::<()>().await;
+        if let Some((world, event)) = self.event(operation) {
+            if !world.after_complete(&event) {
+                std::future::pending::<()>().await;
+            }
         }
     }
 

@@ -147,7 +147,7 @@ impl<W: Write> Converter<W> {
 
 /// `time_ns,device,op,start_sector,sectors,flags`.
 fn csv(line: &mut Vec<u8>, event: &Event, names: &Names) -> io::Result<bool> {
-    let has_sectors = (event.offset_bytes | event.len_bytes).is_multiple_of(SECTOR_BYTES);
+    let has_sectors = (event.offset_bytes | event.len_bytes) % SECTOR_BYTES == 0;
     if !has_sectors {
         return Ok(false);
     }
@@ -199,7 +199,7 @@ fn fio(
 
 /// `arrival_ns device sector sectors type`.
 fn disksim(line: &mut Vec<u8>, event: &Event, since: Nanos) -> io::Result<bool> {
-    let has_sectors = (event.offset_bytes | event.len_bytes).is_multiple_of(SECTOR_BYTES);
+    let has_sectors = (event.offset_bytes | event.len_bytes) % SECTOR_BYTES == 0;
     if !event.op.is_data() || event.len_bytes == 0 || !has_sectors {
         return Ok(false);
     }

@@ -309,7 +309,7 @@ impl SummaryBuilder {
         }
         let start = event.offset_bytes / SECTOR_BYTES;
         let is_aligned =
-            (event.offset_bytes | event.len_bytes).is_multiple_of(ALIGNED_SECTORS * SECTOR_BYTES);
+            (event.offset_bytes | event.len_bytes) % (ALIGNED_SECTORS * SECTOR_BYTES) == 0;
         self.unaligned_4k += u64::from(!is_aligned);
         self.start_sector_mod_8[(start % ALIGNED_SECTORS) as usize] += 1;
         let end = &mut self.ends[event.device.0 as usize];

@@ -81,24 +81,24 @@ impl ExtentMap {
     pub fn remove(&mut self, lba: Lba, blocks: u64) {
         let (start, end) = (lba.0, lba.0 + blocks);
         let before = self.extents.range(..start).next_back().map(|(at, e)| (*at, e.blocks));
-        if let Some((at, len)) = before
-            && at + len > start
-        {
-            let extent = self.extents.get_mut(&at).expect("just found");
-            let whole = std::mem::replace(&mut extent.content, Content::Zero);
-            extent.blocks = start - at;
-            extent.content = whole.part(0, start - at);
-            let cut = (at + len).min(end) - start;
-            let was_data = matches!(whole, Content::Data(_));
-            if at + len > end {
-                let rest = Extent {
-                    blocks: at + len - end,
-                    content: whole.part(end - at, at + len - end),
-                };
-                self.extents.insert(end, rest);
-            }
-            if was_data {
-                self.data_blocks -= cut;
+        if let Some((at, len)) = before {
+            if at + len > start {
+                let extent = self.extents.get_mut(&at).expect("just found");
+                let whole = std::mem::replace(&mut extent.content, Content::Zero);
+                extent.blocks = start - at;
+                extent.content = whole.part(0, start - at);
+                let cut = (at + len).min(end) - start;
+                let was_data = matches!(whole, Content::Data(_));
+                if at + len > end {
+                    let rest = Extent {
+                        blocks: at + len - end,
+                        content: whole.part(end - at, at + len - end),
+                    };
+                    self.extents.insert(end, rest);
+                }
+                if was_data {
+                    self.data_blocks -= cut;
+                }
             }
         }
         while let Some((at, extent)) = self.extents.range(start..end).next() {
@@ -120,9 +120,8 @@ impl ExtentMap {
     /// Removes the first `extents` extents, or all there are. Returns how many it removed.
     pub(crate) fn remove_first(&mut self, extents: usize) -> usize {
         let mut removed = 0;
-        while removed < extents
-            && let Some((_, extent)) = self.extents.pop_first()
-        {
+        while removed < extents {
+            let Some((_, extent)) = self.extents.pop_first() else { break };
             removed += 1;
             if matches!(extent.content, Content::Data(_)) {
                 self.data_blocks -= extent.blocks;

@@ -38,9 +38,8 @@ impl DirtySet {
     /// Lets go of the memory of at most `extents` extents. Returns whether some are left.
     pub fn let_go(&mut self, extents: usize) -> bool {
         let mut left = extents;
-        while left > 0
-            && let Some(mut volume) = self.volumes.first_entry()
-        {
+        while left > 0 {
+            let Some(mut volume) = self.volumes.first_entry() else { break };
             left -= volume.get_mut().remove_first(left);
             if volume.get().is_empty() {
                 volume.remove();

@@ -285,12 +285,12 @@ impl Throttle {
 
     fn next_admitted(&self) -> Option<(Rc<Waiter>, Held)> {
         let mut queue = self.queue.borrow_mut();
-        if let Some(first) = queue.durable.first_entry()
-            && self.has_reserve(first.get().bytes)
-        {
-            let waiter = first.remove();
-            let held = Held { reserve_bytes: waiter.bytes, common_bytes: 0 };
-            return Some((waiter, held));
+        if let Some(first) = queue.durable.first_entry() {
+            if self.has_reserve(first.get().bytes) {
+                let waiter = first.remove();
+                let held = Held { reserve_bytes: waiter.bytes, common_bytes: 0 };
+                return Some((waiter, held));
+            }
         }
         if queue.is_empty() {
             return None;
@@ -404,10 +404,10 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.held != Held::default()
-            && let Some(throttle) = self.throttle.upgrade()
-        {
-            throttle.release(self.held);
+        if self.held != Held::default() {
+            if let Some(throttle) = self.throttle.upgrade() {
+                throttle.release(self.held);
+            }
         }
     }
 }

@@ -75,7 +75,7 @@ pub fn format_bytes(bytes: u64) -> String {
         value /= 1024.0;
         step += 1;
     }
-    let exact = step > 0 && bytes.is_multiple_of(1u64 << (10 * step));
+    let exact = step > 0 && bytes % (1u64 << (10 * step)) == 0;
     if step == 0 || exact {
         format!("{value:.0}{}", SUFFIX[step])
     } else if value < 10.0 {

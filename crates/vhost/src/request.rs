@@ -173,9 +173,7 @@ impl Request {
 
     /// Where a transfer of `len` bytes starts, when it is one that the device may be asked for.
     fn offset(&self, target: &Target, len: u64) -> Result<u64, u8> {
-        let fits = len > 0
-            && len.is_multiple_of(SECTOR_BYTES)
-            && len <= u64::from(target.request_max_bytes);
+        let fits = len > 0 && len % SECTOR_BYTES == 0 && len <= u64::from(target.request_max_bytes);
         if !fits {
             return Err(STATUS_ERROR);
         }
@@ -208,7 +206,7 @@ impl Request {
     async fn erase(&self, target: &Target, memory: &Memory) -> Result<(), u8> {
         refuse_if_read_only(target)?;
         let count = self.outgoing_bytes / RANGE_BYTES as u64;
-        let is_whole = self.outgoing_bytes.is_multiple_of(RANGE_BYTES as u64);
+        let is_whole = self.outgoing_bytes % RANGE_BYTES as u64 == 0;
         if !is_whole || count == 0 || count > u64::from(RANGES_MAX) {
             return Err(STATUS_ERROR);
         }

@@ -56,10 +56,10 @@ impl Shared {
 
     /// Notes in the front end's memory whether a crash would lose writes that have completed.
     pub(crate) fn note_unflushed(&self) {
-        if let Some(inflight) = &*self.inflight.borrow()
-            && !self.target.must_fail_flush.get()
-        {
-            inflight.set_unflushed(if self.target.is_unflushed() { self.run } else { 0 });
+        if let Some(inflight) = &*self.inflight.borrow() {
+            if !self.target.must_fail_flush.get() {
+                inflight.set_unflushed(if self.target.is_unflushed() { self.run } else { 0 });
+            }
         }
     }
 }

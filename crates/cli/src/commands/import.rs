@@ -47,10 +47,10 @@ pub async fn import(
     options: ImportOptions,
 ) -> Result<Outcome, Failure> {
     let known = access.state().known_pools()?;
-    if let Wanted::Pool(name) = &wanted
-        && let Some(pool) = known.iter().find(|pool| is_named(&pool.name, pool.guid, name))
-    {
-        return import_again(access, pool, dirs, options).await.map(Outcome::text);
+    if let Wanted::Pool(name) = &wanted {
+        if let Some(pool) = known.iter().find(|pool| is_named(&pool.name, pool.guid, name)) {
+            return import_again(access, pool, dirs, options).await.map(Outcome::text);
+        }
     }
     let paths = search(dirs).await?;
     let mut found = access.discover(&paths).await?;

@@ -167,7 +167,7 @@ fn report_text(
     let mut text = String::new();
     let several = rows.len() > 1;
     let due = reports_before == 0
-        || (!options.header_once && (several || reports_before.is_multiple_of(REPORTS_PER_HEADER)));
+        || (!options.header_once && (several || reports_before % REPORTS_PER_HEADER == 0));
     if due && !listing.scripted {
         text.push_str(&render::iostat_header(&rows));
     }

@@ -169,10 +169,10 @@ async fn check_places(config: &ServiceConfig) -> Result<(), Failure> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     let notify = &config.notify;
     let failed = |key: &str, what: &str| Err(config.events_failure(key, what));
-    if let Some(path) = &notify.syslog
-        && !std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
-    {
-        return failed("syslog", &format!("there is no socket at {}", path.display()));
+    if let Some(path) = &notify.syslog {
+        if !std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+            return failed("syslog", &format!("there is no socket at {}", path.display()));
+        }
     }
     let is_program = |meta: std::fs::Metadata| meta.permissions().mode() & 0o111 != 0;
     if notify.mail.is_some() && !std::fs::metadata(&notify.sendmail).is_ok_and(is_program) {

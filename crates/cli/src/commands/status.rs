@@ -75,14 +75,13 @@ async fn ask(access: &PoolAccess, name: &str, options: Options) -> Result<OpenPo
     let outcome = reply_as!(handle.ask(Action::Status).await, Reply::Status);
     let server_pid = handle.server_pid();
     let mut pool = outcome.map(|status| OpenPool { status: *status, server_pid });
-    if let Ok(OpenPool { status, .. }) = &mut pool
-        && handle.is_local()
-        && (options.verbose || options.report.json)
-    {
-        // A server has read the drives already.
-        let drives = Drives::default();
-        drives.read(&devices_of(&status.pool)).await;
-        status.drives = drives.of(&status.pool);
+    if let Ok(OpenPool { status, .. }) = &mut pool {
+        if handle.is_local() && (options.verbose || options.report.json) {
+            // A server has read the drives already.
+            let drives = Drives::default();
+            drives.read(&devices_of(&status.pool)).await;
+            status.drives = drives.of(&status.pool);
+        }
     }
     handle.close_after(pool).await
 }

@@ -91,7 +91,7 @@ impl Folder {
         let path = self.marker();
         let failed = |e: std::io::Error| Failure::io(&path, &e);
         let marker = files::open_lock(&path).map_err(failed)?;
-        let taken = marker.try_lock().is_ok();
+        let taken = forebay_rt::sys::try_lock(&marker).is_ok_and(|taken| taken);
         // Another process may have removed it since this one opened it.
         let id = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         let is_there = std::fs::metadata(&path).map(id).ok() == marker.metadata().map(id).ok();
@@ -175,7 +175,7 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
 /// The files of a pool for a volume of `size_bytes`. Fails when they cannot be created.
 fn checked_layout(args: &UpArgs, size_bytes: u64) -> Result<Folder, Failure> {
     let in_range = (VOLUME_MIN_BYTES..=VOLUME_MAX_BYTES).contains(&size_bytes);
-    if !in_range || !size_bytes.is_multiple_of(BLOCK_BYTES) {
+    if !in_range || size_bytes % BLOCK_BYTES != 0 {
         let message = format!("a volume of {size_bytes} bytes cannot be made");
         return Err(Failure::new(ErrorCode::VolumeSize, message).with_hint(format!(
             "choose a --size between 64M and 64T, a multiple of {BLOCK_BYTES}"
@@ -194,16 +194,16 @@ fn checked_layout(args: &UpArgs, size_bytes: u64) -> Result<Folder, Failure> {
 fn announce_volumes(serving: &Serving, args: &UpArgs, listeners: &[String]) {
     for pool in serving.set.pools() {
         let made = pool.get_volume(VOLUME);
-        if let Some((asked, volume)) = args.size_bytes.zip(made)
-            && asked != volume.size_bytes
-        {
-            serving.screen.say(&format!(
+        if let Some((asked, volume)) = args.size_bytes.zip(made) {
+            if asked != volume.size_bytes {
+                serving.screen.say(&format!(
                 "{} has {} and keeps it, whatever --size says; 'forebay volume resize -V {} {0}' \
                  changes it",
                 volume.name,
                 format_bytes(volume.size_bytes),
                 format_bytes(asked)
             ));
+            }
         }
         if let Some(volume) = pool.volumes().first() {
             serving.screen.say("");

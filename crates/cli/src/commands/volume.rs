@@ -190,7 +190,7 @@ async fn set(
 }
 
 fn checked_size(size_bytes: u64) -> Result<u64, Failure> {
-    if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
+    if size_bytes == 0 || size_bytes % SIZE_UNIT_BYTES != 0 {
         let near = (size_bytes / SIZE_UNIT_BYTES).saturating_add(1).saturating_mul(SIZE_UNIT_BYTES);
         let s = if size_bytes == 1 { "" } else { "s" };
         let message = format!("a volume cannot have {size_bytes} byte{s}");

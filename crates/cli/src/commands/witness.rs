@@ -270,10 +270,10 @@ async fn converse(book: &Rc<Book>, id: u64, channel: &Channel) -> Result<SealErr
             Ok(message) => message,
             Err(why) => return Ok(why),
         };
-        if let Some(reply) = take(book, id, channel.stream(), message)?
-            && let Err(why) = channel.send(&reply, REPLY_MAX_BYTES).await
-        {
-            return Ok(why);
+        if let Some(reply) = take(book, id, channel.stream(), message)? {
+            if let Err(why) = channel.send(&reply, REPLY_MAX_BYTES).await {
+                return Ok(why);
+            }
         }
     }
 }

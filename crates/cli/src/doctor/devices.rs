@@ -220,17 +220,15 @@ fn of_disk(device: &Examined, disk: &Disk) -> Vec<Finding> {
             Finding::of(Grade::Warning, &subject, found, why).fix("remove it with 'pool remove'"),
         );
     }
-    if let Some((chosen, all)) = &disk.scheduler
-        && !disk.is_rotating
-        && chosen != "none"
-        && all.contains("none")
-    {
-        let found = format!("{name} has the scheduler {chosen}");
-        let why = "it reorders what the pool has put in order, and costs processor time";
-        findings.push(
-            Finding::of(Grade::Advice, &subject, found, why)
-                .fix(format!("echo none > /sys/block/{name}/queue/scheduler")),
-        );
+    if let Some((chosen, all)) = &disk.scheduler {
+        if !disk.is_rotating && chosen != "none" && all.contains("none") {
+            let found = format!("{name} has the scheduler {chosen}");
+            let why = "it reorders what the pool has put in order, and costs processor time";
+            findings.push(
+                Finding::of(Grade::Advice, &subject, found, why)
+                    .fix(format!("echo none > /sys/block/{name}/queue/scheduler")),
+            );
+        }
     }
     if disk.physical_block_bytes > forebay_units::BLOCK_BYTES {
         let block = format_bytes(disk.physical_block_bytes);

@@ -54,7 +54,7 @@ impl Message {
     }
 
     fn signed(&mut self, field: u32, value: i64) {
-        self.integer(field, (value << 1 ^ value >> 63).cast_unsigned());
+        self.integer(field, (value << 1 ^ value >> 63) as u64);
     }
 
     fn double(&mut self, field: u32, value: f64) {

@@ -113,11 +113,11 @@ fn vdev_rows(
         add(&mut io, &vdev_rows(earlier, child, depth + 1, span_secs, rows));
     }
     rows[at] = row(visible(&after.name), depth, io, span_secs);
-    if let Some(space) = after.space
-        && let Some(alloc_bytes) = space.raw_alloc_bytes
-    {
-        rows[at].alloc_bytes = Some(alloc_bytes);
-        rows[at].free_bytes = Some(space.raw_size_bytes.saturating_sub(alloc_bytes));
+    if let Some(space) = after.space {
+        if let Some(alloc_bytes) = space.raw_alloc_bytes {
+            rows[at].alloc_bytes = Some(alloc_bytes);
+            rows[at].free_bytes = Some(space.raw_size_bytes.saturating_sub(alloc_bytes));
+        }
     }
     io
 }

@@ -240,10 +240,10 @@ impl Document {
                 return problem(table.span(), "expected [allow] or tls.allow, not both");
             }
         }
-        if let (Some(plaintext), Some(_)) = (&self.plaintext, cert)
-            && *plaintext.get_ref()
-        {
-            return problem(plaintext.span(), "expected plaintext = true or tls.cert, not both");
+        let plaintext = self.plaintext.as_ref().filter(|plaintext| *plaintext.get_ref());
+        if let (Some(plaintext), Some(_)) = (plaintext, cert) {
+            let message = "expected plaintext = true or tls.cert, not both";
+            return problem(plaintext.span(), message);
         }
         let tls = cert.as_ref().map(Spanned::span);
         let file = |path: Option<Spanned<AbsolutePath>>| path.map(|path| path.into_inner().0);

@@ -5,7 +5,7 @@
 //! one: it is written aside, synced and renamed, under a lock.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -297,10 +297,8 @@ fn take_lock(lock: &File) -> std::io::Result<()> {
     const TRIES_MAX: u32 = 200;
     const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
     for _ in 0..TRIES_MAX {
-        match lock.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::Error(e)) => return Err(e),
-            Err(TryLockError::WouldBlock) => {}
+        if forebay_rt::sys::try_lock(lock)? {
+            return Ok(());
         }
         std::thread::sleep(RETRY_INTERVAL);
     }

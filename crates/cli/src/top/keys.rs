@@ -33,10 +33,10 @@ impl Keys {
     /// A key that was hit. Keys without a meaning are passed over.
     pub fn next(&self) -> Option<Key> {
         while poll(Duration::ZERO).unwrap_or(false) {
-            if let Ok(event) = read()
-                && let Some(key) = meaning(&event)
-            {
-                return Some(key);
+            if let Ok(event) = read() {
+                if let Some(key) = meaning(&event) {
+                    return Some(key);
+                }
             }
         }
         None

@@ -136,10 +136,10 @@ pub async fn serve_send(set: Rc<PoolSet>, request: &Request, stream: &Stream) {
         }
     };
     outgoing.end().await;
-    if let Some(outcome) = outcome
-        && frames::put(stream, Vec::new()).await.is_ok()
-    {
-        answer(stream, outcome).await;
+    if let Some(outcome) = outcome {
+        if frames::put(stream, Vec::new()).await.is_ok() {
+            answer(stream, outcome).await;
+        }
     }
 }
 

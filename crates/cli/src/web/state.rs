@@ -111,10 +111,10 @@ impl State {
 
     fn gathered(&self) -> Gathered {
         let now = rt::now();
-        if let Some((at, gathered)) = &*self.gathered.borrow()
-            && now.since(*at) < GATHERED_FOR
-        {
-            return gathered.clone();
+        if let Some((at, gathered)) = &*self.gathered.borrow() {
+            if now.since(*at) < GATHERED_FOR {
+                return gathered.clone();
+            }
         }
         let server = Server {
             version: env!("CARGO_PKG_VERSION"),

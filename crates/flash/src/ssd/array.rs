@@ -466,7 +466,7 @@ impl Media for Array {
             };
             // A unit that ends with the stripe belongs to it; one that begins in it and goes on
             // belongs to the stripe where it ends.
-            let ends_here = (first + slots).is_multiple_of(self.slots_per_stripe);
+            let ends_here = (first + slots) % self.slots_per_stripe == 0;
             if origin == Origin::Host && ends_here {
                 self.take_places(slots);
                 taken = true;

@@ -101,7 +101,7 @@ impl Pslc {
         self.position_of[unit as usize] = self.head;
         (self.live, self.programmed) = (self.live + 1, self.programmed + 1);
         self.head += 1;
-        self.head.is_multiple_of(self.stripe).then(|| self.head / self.stripe - 1)
+        (self.head % self.stripe == 0).then(|| self.head / self.stripe - 1)
     }
 
     /// Fills the open stripe with nothing. Returns its number, if one is open.
@@ -152,7 +152,7 @@ impl Ssd {
         let (units, mapped) = (self.ftl.config().units, self.ftl.mapped_units());
         for _ in 0..MOST_FOLDS {
             let Some(pslc) = &self.pslc else { return Ok(()) };
-            let begins = pslc.head.is_multiple_of(pslc.stripe);
+            let begins = pslc.head % pslc.stripe == 0;
             let used = pslc.head - pslc.tail + pslc.stripe;
             let limit = pslc.limit(u64::from(units), u64::from(mapped));
             if !begins || used <= limit || !pslc.has_stripe() {
@@ -190,7 +190,7 @@ impl Ssd {
         }
         let Some(pslc) = &mut self.pslc else { return Ok(()) };
         pslc.tail += stripe;
-        if pslc.tail.is_multiple_of(pslc.block) {
+        if pslc.tail % pslc.block == 0 {
             self.array.erase_pslc();
         }
         Ok(())

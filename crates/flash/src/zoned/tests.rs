@@ -185,7 +185,7 @@ fn three_logs(model: &mut dyn Model, ring: u64, mut reset: impl FnMut(u64) -> bo
         }
         let log = (number % 10).saturating_sub(7) as usize;
         let unit = log as u64 * ring + next[log] % ring;
-        if unit.is_multiple_of(ZONE_UNITS) && reset(unit) {
+        if unit % ZONE_UNITS == 0 && reset(unit) {
             now = model.submit(now, &Request::trim(unit * 4096, ZONE_UNITS * 4096)).unwrap().at;
         }
         now = model.submit(now, &Request::write(unit * 4096, 4096)).unwrap().at;

@@ -91,13 +91,14 @@ impl Delta {
         let group = self.volumes.entry(volume).or_default();
         group.sums.extend_from_slice(sums);
         self.sums += sums.len();
-        if let Some(Change::Assign { lba: before, blocks, addr: at }) = group.changes.last_mut()
-            && before.0 + u64::from(*blocks) == lba.0
-            && at.segment() == addr.segment()
-            && at.raw() + u64::from(*blocks) == addr.raw()
-        {
-            *blocks += more;
-            return;
+        if let Some(Change::Assign { lba: before, blocks, addr: at }) = group.changes.last_mut() {
+            if before.0 + u64::from(*blocks) == lba.0
+                && at.segment() == addr.segment()
+                && at.raw() + u64::from(*blocks) == addr.raw()
+            {
+                *blocks += more;
+                return;
+            }
         }
         group.changes.push(Change::Assign { lba, blocks: more, addr });
         self.changes += 1;
@@ -108,12 +109,14 @@ impl Delta {
         let group = self.volumes.entry(volume).or_default();
         if let Some(Change::AssignSealed { lba: before, blocks: count, addr: at }) =
             group.changes.last_mut()
-            && before.0 + u64::from(*count) == lba.0
-            && at.segment() == addr.segment()
-            && at.raw() + u64::from(*count) == addr.raw()
         {
-            *count += blocks;
-            return;
+            if before.0 + u64::from(*count) == lba.0
+                && at.segment() == addr.segment()
+                && at.raw() + u64::from(*count) == addr.raw()
+            {
+                *count += blocks;
+                return;
+            }
         }
         group.changes.push(Change::AssignSealed { lba, blocks, addr });
         self.changes += 1;
@@ -359,7 +362,7 @@ fn decode_change(
     ends.addr = Some(addr.raw() + blocks);
     // The run fits a segment, so its length is small; take the bytes before making room for them.
     let bytes = from.bytes(blocks as usize * SUM_BYTES)?;
-    sums.extend(bytes.as_chunks::<SUM_BYTES>().0.iter().map(|sum| {
+    sums.extend(bytes.chunks_exact(SUM_BYTES).map(|sum| {
         let mut wide = [0; 8];
         wide[..SUM_BYTES].copy_from_slice(sum);
         u64::from_le_bytes(wide)

@@ -296,10 +296,10 @@ impl LeafImage {
             0 => None,
             _ => Some(Narrow { block_bits: u32::from(from.u8()?), bytes: from.u8()?.into() }),
         };
-        if let Some(Narrow { block_bits, bytes: len_bytes }) = narrow
-            && (block_bits > 20 || !(1..ADDR_LEN).contains(&len_bytes))
-        {
-            return Err(from.error(MapFlaw::AddressWidth { block_bits, len_bytes }));
+        if let Some(Narrow { block_bits, bytes: len_bytes }) = narrow {
+            if block_bits > 20 || !(1..ADDR_LEN).contains(&len_bytes) {
+                return Err(from.error(MapFlaw::AddressWidth { block_bits, len_bytes }));
+            }
         }
         let bit = |bits: &[u8], block: usize| bits[block / 8] >> (block % 8) & 1 == 1;
         for block in 0..LEAF_BLOCKS as usize {

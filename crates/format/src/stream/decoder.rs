@@ -238,8 +238,7 @@ impl StreamDecoder {
             true => offset_bytes >= self.next_bytes,
             false => offset_bytes == self.next_bytes,
         };
-        let blocks =
-            offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
+        let blocks = offset_bytes % BLOCK_BYTES == 0 && len_bytes % BLOCK_BYTES == 0;
         if end.is_some() && follows && blocks {
             return Ok(());
         }
@@ -292,7 +291,7 @@ impl StreamDecoder {
         let from = input.u64().map_err(|error| self.error(StreamFlaw::Format(error)))?;
         let Head { offset_bytes, len_bytes, .. } = *head;
         let is_before = from.checked_add(len_bytes).is_some_and(|end| end <= offset_bytes);
-        if is_before && from.is_multiple_of(BLOCK_BYTES) && len_bytes <= MAX_PAYLOAD_BYTES as u64 {
+        if is_before && from % BLOCK_BYTES == 0 && len_bytes <= MAX_PAYLOAD_BYTES as u64 {
             return Ok(from);
         }
         Err(self.error(StreamFlaw::Range { offset_bytes: from, len_bytes }))

@@ -35,7 +35,7 @@ impl ResumeToken {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (sum, hex) = text.trim().strip_prefix(PREFIX)?.split_once('-')?;
-        if !hex.is_ascii() || !hex.len().is_multiple_of(2) {
+        if !hex.is_ascii() || hex.len() % 2 != 0 {
             return None;
         }
         let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();

@@ -357,10 +357,10 @@ impl Rig {
         }
         let sent = &self.sent;
         self.queue.retain(|id| sent[*id].txg > committed);
-        if let Some((recorded, tail)) = self.recorded
-            && recorded <= committed
-        {
-            self.tail = tail;
+        if let Some((recorded, tail)) = self.recorded {
+            if recorded <= committed {
+                self.tail = tail;
+            }
         }
     }
 

@@ -104,7 +104,7 @@ impl Disk {
 
     fn tear(&self, offset: u64, data: &[u8], chance: &mut impl FnMut() -> u64) {
         for (i, sector) in data.chunks(512).enumerate() {
-            if chance().is_multiple_of(2) {
+            if chance() % 2 == 0 {
                 self.apply(offset + 512 * i as u64, sector);
             }
         }

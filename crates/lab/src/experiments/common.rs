@@ -115,7 +115,7 @@ pub(super) fn figure(value: f64) -> String {
     for (i, c) in whole.chars().enumerate() {
         out.push(c);
         let left = whole.len() - i - 1;
-        if c.is_ascii_digit() && left > 0 && left.is_multiple_of(3) {
+        if c.is_ascii_digit() && left > 0 && left % 3 == 0 {
             out.push(',');
         }
     }

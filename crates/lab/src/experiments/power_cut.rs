@@ -158,17 +158,17 @@ fn lost_cell(run: &CutOutcome) -> TableCell {
 
 fn check(subject: &Subject, runs: &[&CutOutcome], e: &mut Experiment) {
     let name = &subject.device.name;
-    if let MediaSpec::Flash(flash) = &subject.device.media
-        && flash.cache.plp == Plp::Full
-    {
-        e.checks.push(Check::relative(
-            format!("{name}: cuts that lose promised writes, FUA, flush or neither"),
-            "",
-            (0.0, runs[..3].iter().map(|r| f64::from(r.bad_cuts)).sum()),
-            0.0,
-            Basis::Input,
-            "energy for everything acknowledged",
-        ));
+    if let MediaSpec::Flash(flash) = &subject.device.media {
+        if flash.cache.plp == Plp::Full {
+            e.checks.push(Check::relative(
+                format!("{name}: cuts that lose promised writes, FUA, flush or neither"),
+                "",
+                (0.0, runs[..3].iter().map(|r| f64::from(r.bad_cuts)).sum()),
+                0.0,
+                Basis::Input,
+                "energy for everything acknowledged",
+            ));
+        }
     }
     if subject.lies {
         e.checks.push(Check::relative(

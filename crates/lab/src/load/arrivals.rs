@@ -36,10 +36,10 @@ impl Arrivals {
             let allowed = "above 0 and at most 10,000,000";
             return Err(LabError::field("load", "arrivals.rate_s", rate_s, allowed));
         }
-        if let Self::Bursts { burst, .. } = self
-            && !(1..=MAX_BURST).contains(burst)
-        {
-            return Err(LabError::field("load", "arrivals.burst", burst, "from 1 to 65,536"));
+        if let Self::Bursts { burst, .. } = self {
+            if !(1..=MAX_BURST).contains(burst) {
+                return Err(LabError::field("load", "arrivals.burst", burst, "from 1 to 65,536"));
+            }
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ impl World {
             }
             Op::Thin(kept) => {
                 for (index, number) in self.filled.clone().into_iter().enumerate() {
-                    if !(index as u32).is_multiple_of(kept) {
+                    if (index as u32) % kept != 0 {
                         self.set(number, None);
                     }
                 }

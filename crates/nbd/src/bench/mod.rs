@@ -96,7 +96,7 @@ fn check(args: &BenchArgs, geometry: &Geometry) -> Result<u64, BenchError> {
         let connections = args.connections;
         return Err(BenchError::BlocksDoNotFit { block_bytes, connections, span_bytes });
     }
-    if !block_bytes.is_multiple_of(u64::from(geometry.block_bytes)) {
+    if block_bytes % u64::from(geometry.block_bytes) != 0 {
         let export_block_bytes = geometry.block_bytes;
         return Err(BenchError::MisalignedBlocks { export_block_bytes });
     }

@@ -73,9 +73,7 @@ pub(super) fn check(connection: &Connection, request: &Request) -> Result<(), Re
         return invalid("the client chose no metadata context");
     }
     let block_bytes = connection.device.geometry().block_bytes.max(1);
-    if !request.offset_bytes.is_multiple_of(u64::from(block_bytes))
-        || !request.len_bytes.is_multiple_of(block_bytes)
-    {
+    if request.offset_bytes % u64::from(block_bytes) != 0 || request.len_bytes % block_bytes != 0 {
         return invalid("offset or length is not a multiple of the minimum block size");
     }
     let size_bytes = usable_bytes(&*connection.device);

@@ -74,10 +74,10 @@ impl Pool {
     /// Brings a cache device back into use. What it has is looked at in the background.
     pub(super) async fn online_cache(&self, cache: &CacheConfig) -> Result<(), AdminError> {
         self.set_cache_use(cache.device, MemberUse::Online);
-        if let Some(device) = self.cache_devices.get(cache.device)
-            && matches!(device.state.get(), CacheState::Offline | CacheState::Faulted)
-        {
-            device.close(CacheState::Waiting);
+        if let Some(device) = self.cache_devices.get(cache.device) {
+            if matches!(device.state.get(), CacheState::Offline | CacheState::Faulted) {
+                device.close(CacheState::Waiting);
+            }
         }
         self.commit_config().await
     }

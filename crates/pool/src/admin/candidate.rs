@@ -50,11 +50,15 @@ pub(crate) async fn open_candidate(
         return Err(CandidateError::TooSmall { device: device(), size_bytes, needed_bytes });
     }
     let owner = owner_of(&read_label(&guarded.device).await);
-    if !force && let Some(pool) = owner.or(cache_owner_of(&guarded.device).await) {
-        return Err(CandidateError::OwnedByPool { device: device(), pool });
+    if !force {
+        if let Some(pool) = owner.or(cache_owner_of(&guarded.device).await) {
+            return Err(CandidateError::OwnedByPool { device: device(), pool });
+        }
     }
-    if !force && let Some(content) = content_of(&guarded.device).await {
-        return Err(CandidateError::NotEmpty { device: device(), content });
+    if !force {
+        if let Some(content) = content_of(&guarded.device).await {
+            return Err(CandidateError::NotEmpty { device: device(), content });
+        }
     }
     Ok(Candidate { path: path.to_owned(), guarded, size_bytes })
 }

@@ -527,10 +527,10 @@ fn is_used(state: MemberState) -> bool {
 }
 
 fn forget(member: &mut MemberConfig, device: u32) {
-    if member.device == device
-        && let Some(next) = member.replacement.take()
-    {
-        *member = *next;
+    if member.device == device {
+        if let Some(next) = member.replacement.take() {
+            *member = *next;
+        }
     }
     if let Some(mut next) = member.replacement.take() {
         forget(&mut next, device);

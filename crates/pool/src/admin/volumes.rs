@@ -26,7 +26,7 @@ const WITH_COMPRESSION: u32 = 8;
 const MAX_VOLUME_BYTES: u64 = 1 << 50;
 
 pub(crate) fn check_size(size_bytes: u64) -> Result<(), VolumeError> {
-    if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK_BYTES) || size_bytes > MAX_VOLUME_BYTES {
+    if size_bytes == 0 || size_bytes % BLOCK_BYTES != 0 || size_bytes > MAX_VOLUME_BYTES {
         return Err(VolumeError::BadSize { size_bytes, limit_bytes: MAX_VOLUME_BYTES });
     }
     Ok(())
@@ -119,7 +119,7 @@ impl Pool {
             .get()
             .saturating_sub(space.reserved_blocks.get())
             .saturating_sub(space.sparse_blocks.get())
-            .saturating_sub_signed(space.promised_blocks.get())
+            .saturating_add_signed(space.promised_blocks.get().saturating_neg())
     }
 
     /// The block device of a volume. `None` if the volume or the pool is about to go, because the

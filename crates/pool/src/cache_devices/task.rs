@@ -149,13 +149,14 @@ impl Pool {
             if let Ok(open) = open {
                 clear_header(&open.device()).await;
             }
-        } else if let Some(open) = open
-            && device.state.get() == CacheState::Online
-            && !self.is_stopped()
-            && self.write_out(device, true).await
-        {
-            // Without a snapshot, the next import reads the footers.
-            let _ = device.write_snapshot(&open).await;
+        } else if let Some(open) = open {
+            if device.state.get() == CacheState::Online
+                && !self.is_stopped()
+                && self.write_out(device, true).await
+            {
+                // Without a snapshot, the next import reads the footers.
+                let _ = device.write_snapshot(&open).await;
+            }
         }
         device.has_ended.set(true);
         device.close(CacheState::Offline);

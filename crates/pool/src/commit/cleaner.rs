@@ -365,12 +365,12 @@ impl Pool {
         let mut live = Vec::with_capacity(info.live as usize);
         for (block, (volume, lba)) in found {
             let here = BlockAddr::new(segment, block);
-            if let Some((_, mapped)) = map.owner(volume, lba, here)
-                && (!overwritten(&volume, lba) || self.has_versions(volume))
-            {
-                let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
-                let sum = mapped.sum.or_else(in_footer);
-                live.push(Live { block, volume, lba, sum });
+            if let Some((_, mapped)) = map.owner(volume, lba, here) {
+                if !overwritten(&volume, lba) || self.has_versions(volume) {
+                    let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
+                    let sum = mapped.sum.or_else(in_footer);
+                    live.push(Live { block, volume, lba, sum });
+                }
             }
         }
         live

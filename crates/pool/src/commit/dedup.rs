@@ -98,10 +98,10 @@ impl Pool {
             return;
         }
         for fingerprint in fingerprints {
-            if !self.dedup.is_near(fingerprint)
-                && let Some((number, None)) = self.dedup.find(fingerprint)
-            {
-                self.look_at_neighbors(number).await;
+            if !self.dedup.is_near(fingerprint) {
+                if let Some((number, None)) = self.dedup.find(fingerprint) {
+                    self.look_at_neighbors(number).await;
+                }
             }
         }
     }

@@ -341,13 +341,13 @@ impl Pool {
         self.store.map.borrow().lookup_range(volume, lba, blocks, |piece| {
             rt::model_work(work::PIECE);
             // Nor does what other blocks may refer to.
-            if let ExtentKind::Mapped { home, addr, .. } = piece.kind
-                && home != DEDUP_VOLUME
-            {
-                self.store.table.add_dying(addr, piece.blocks as u32);
-                let age = now.saturating_sub(self.store.table.get(addr.segment()).clock);
-                all += piece.blocks;
-                young += if age < limit { piece.blocks } else { 0 };
+            if let ExtentKind::Mapped { home, addr, .. } = piece.kind {
+                if home != DEDUP_VOLUME {
+                    self.store.table.add_dying(addr, piece.blocks as u32);
+                    let age = now.saturating_sub(self.store.table.get(addr.segment()).clock);
+                    all += piece.blocks;
+                    young += if age < limit { piece.blocks } else { 0 };
+                }
             }
         });
         (all, young)

@@ -98,11 +98,11 @@ impl Batch {
     fn begin(changes: Vec<GroupChange>, pool: &Pool) -> Self {
         let (mut hashed, mut extents) = (Vec::new(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
-            if let Content::Data(data) = &change.content
-                && pool.dedup_mode(change.volume) != DedupMode::Off
-            {
-                hashed.push(at);
-                extents.push(data.clone());
+            if let Content::Data(data) = &change.content {
+                if pool.dedup_mode(change.volume) != DedupMode::Off {
+                    hashed.push(at);
+                    extents.push(data.clone());
+                }
             }
         }
         let key = pool.dedup.key();

@@ -40,7 +40,7 @@ impl Loose {
         self.index + 1 == next.index
             && self.bound.0 == next.bound.0
             && self.bound.1.0 + 1 == next.bound.1.0
-            && !next.bound.1.0.is_multiple_of(MAX_UNIT_BLOCKS as u64)
+            && next.bound.1.0 % MAX_UNIT_BLOCKS as u64 != 0
     }
 }
 

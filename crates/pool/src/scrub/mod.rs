@@ -231,10 +231,10 @@ impl Pool {
         } else {
             self.scan.stop.set(true);
             self.scan.next.set(0);
-            if let Some(status) = self.scan.status.borrow_mut().as_mut()
-                && status.state == ScanPhase::Paused
-            {
-                status.state = ScanPhase::Stopped;
+            if let Some(status) = self.scan.status.borrow_mut().as_mut() {
+                if status.state == ScanPhase::Paused {
+                    status.state = ScanPhase::Stopped;
+                }
             }
         }
         self.keep_scan();

@@ -172,7 +172,7 @@ async fn change(
     let first = next() as usize % held.len();
     let count = (1 + next() as usize % 24).min(held.len() - first);
     let noise = [0, 60, 700, 2000, 4096][next() as usize % 5];
-    if next().is_multiple_of(5) {
+    if next() % 5 == 0 {
         let (at, len) = ((first * BLOCK_LEN) as u64, (count * BLOCK_LEN) as u64);
         volume.discard(at, len, false).await.unwrap();
         held[first..first + count].fill(None);
@@ -183,7 +183,7 @@ async fn change(
         *slot = Some((next() % 200, noise));
         data.extend_from_slice(&blocks(slot.unwrap().0, 1, noise));
     }
-    let fua = next().is_multiple_of(4);
+    let fua = next() % 4 == 0;
     volume.write((first * BLOCK_LEN) as u64, IoBuf::copy_of(&data).freeze(), fua).await.unwrap();
 }
 
@@ -214,7 +214,7 @@ fn versions_of_compressed_volumes_keep_what_was_written() {
                     let name = &names[next() as usize % names.len()];
                     let volume = pool.open_volume(name).unwrap();
                     change(&volume, model.get_mut(name).unwrap(), &mut next).await;
-                    if next().is_multiple_of(6) {
+                    if next() % 6 == 0 {
                         pool.sync().await.unwrap();
                     }
                 }

@@ -449,7 +449,7 @@ async fn work(v: Device, seed: u64, model: Rc<Model>) {
         let at = (seed * 31 + step * 7) % 64;
         let salt = seed << 32 | step;
         let offset = at * BLOCK;
-        let fua = seed.is_multiple_of(2) && step % 3 == 0;
+        let fua = seed % 2 == 0 && step % 3 == 0;
         match step % 5 {
             4 => {
                 let options = ZeroOptions { fua, ..ZeroOptions::default() };
@@ -465,7 +465,7 @@ async fn work(v: Device, seed: u64, model: Rc<Model>) {
                 model.borrow_mut().insert(at, salt);
             }
         }
-        if seed.is_multiple_of(2) && step % 11 == 10 {
+        if seed % 2 == 0 && step % 11 == 10 {
             v.flush().await.unwrap();
         }
     }

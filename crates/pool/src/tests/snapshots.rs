@@ -499,8 +499,7 @@ fn run_of(seed: u64, steps: usize, contents: Option<u64>) {
             let paths = names(&["a", "b", "c", "l"]);
             let pool = match part {
                 0 => {
-                    let layout =
-                        if seed.is_multiple_of(2) { Layout::Raidz1 } else { Layout::Mirror };
+                    let layout = if seed % 2 == 0 { Layout::Raidz1 } else { Layout::Mirror };
                     let mut spec = spec(layout, &["a", "b", "c"], &["l"]);
                     spec.properties.insert("dirty_limit".into(), "4M".into());
                     Pool::create(kept.clone(), "tank", &spec).await.unwrap()
@@ -513,7 +512,7 @@ fn run_of(seed: u64, steps: usize, contents: Option<u64>) {
             let (model, salt, names) = state;
             let mut run = Run { pool, shelf: kept, model, salt, names, contents };
             if part == 0 {
-                let sparse = seed.is_multiple_of(3) || contents.is_some();
+                let sparse = seed % 3 == 0 || contents.is_some();
                 let properties = run.properties();
                 let spec = VolumeSpec { sparse, properties, ..volume(BLOCKS * BLOCK) };
                 run.pool.create_volume(&spec).await.unwrap();

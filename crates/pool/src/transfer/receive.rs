@@ -476,10 +476,10 @@ impl Receiver {
 impl Drop for Receiver {
     /// A stream that is dropped before its end is interrupted.
     fn drop(&mut self) {
-        if let Some(begun) = &self.begun
-            && begun.volume.arrival.get() == Arrival::Underway
-        {
-            begun.volume.arrival.set(Arrival::Interrupted);
+        if let Some(begun) = &self.begun {
+            if begun.volume.arrival.get() == Arrival::Underway {
+                begun.volume.arrival.set(Arrival::Interrupted);
+            }
         }
     }
 }

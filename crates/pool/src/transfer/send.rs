@@ -421,8 +421,10 @@ impl Sender {
         let (version, as_stored) = (self.plan.state.id, self.header.is_as_stored);
         let reading = rt::spawn(async move {
             let (at, len) = (piece.offset_bytes, piece.len_bytes);
-            if as_stored && let Some(units) = pool.stored_units(version, at, len, &device).await {
-                return Ok(AsStored::Units(units?));
+            if as_stored {
+                if let Some(units) = pool.stored_units(version, at, len, &device).await {
+                    return Ok(AsStored::Units(units?));
+                }
             }
             device.read(at, IoBuf::recycled(len as usize)).await.map(AsStored::Plain)
         });

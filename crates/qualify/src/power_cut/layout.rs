@@ -88,7 +88,7 @@ impl CutPlan {
         match self.sync {
             CutSync::Flush => Sync::Flush,
             CutSync::Fua => Sync::Fua,
-            CutSync::Both if writer.is_multiple_of(2) => Sync::Fua,
+            CutSync::Both if writer % 2 == 0 => Sync::Fua,
             CutSync::Both => Sync::Flush,
         }
     }

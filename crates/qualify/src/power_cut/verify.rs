@@ -207,7 +207,7 @@ pub async fn verify_records(
     for writer in 0..plan.writers {
         for sequence in 1..=durable(writer) {
             needed[plan.slot(writer, sequence) as usize] = sequence;
-            if sequence.is_multiple_of(1 << 16) {
+            if sequence % (1 << 16) == 0 {
                 rt::yield_now().await;
             }
         }

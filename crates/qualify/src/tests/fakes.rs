@@ -155,7 +155,7 @@ impl Fake {
         if offset != state.next_offset {
             factor *= nature.random_factor;
         }
-        if !offset.is_multiple_of(4096) {
+        if offset % 4096 != 0 {
             factor *= nature.misaligned_factor;
         }
         if nature.compression > 1.0 {

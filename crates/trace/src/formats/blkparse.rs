@@ -38,10 +38,10 @@ impl ParseLine for Blkparse {
         };
         let Some((op, flags)) = rwbs::parse(letters, len_bytes > 0) else { return Line::Unclear };
         let pid = pid as u32;
-        if stage != Stage::Completed
-            && let Some(name) = name_at_end(line)
-        {
-            names.set_process(pid, name);
+        if stage != Stage::Completed {
+            if let Some(name) = name_at_end(line) {
+                names.set_process(pid, name);
+            }
         }
         let device = names.device(device);
         let latency = None;

@@ -154,10 +154,10 @@ impl Blktrace {
     }
 
     fn device(&mut self, number: u32, names: &mut Names) -> DeviceIndex {
-        if let Some((latest, index)) = self.latest_device
-            && latest == number
-        {
-            return index;
+        if let Some((latest, index)) = self.latest_device {
+            if latest == number {
+                return index;
+            }
         }
         // The kernel's dev_t: 12 bits of major, 20 of minor.
         let name = format!("{},{}", number >> 20, number & 0xf_ffff);

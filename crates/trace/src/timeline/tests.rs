@@ -29,7 +29,7 @@ fn sums_of_all_spans_are_those_of_iopattern_at_any_length() {
     for gap_ms in [0, 1, 1000, 86_400_000] {
         let at = |n: u64| n * 7 + if n > 500 { gap_ms } else { 0 };
         let sector = |n: u64| if n % 3 == 1 { (n - 1) * 1000 + 8 } else { n * 1000 };
-        let op = |n: u64| if n.is_multiple_of(5) { Op::Read } else { Op::Write };
+        let op = |n: u64| if n % 5 == 0 { Op::Read } else { Op::Write };
         let events: Vec<Event> = (0..1000).map(|n| event(at(n), op(n), sector(n), 8)).collect();
         let options = PatternOptions {
             rules: Rules::Dtrace,

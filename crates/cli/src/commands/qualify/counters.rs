@@ -79,11 +79,12 @@ pub async fn drive_health(disk: &str) -> Result<Health, String> {
         };
     }
     let words = ["ocp", "smart-add-log", disk, "-o", "json"];
-    if let Ok(health) = &mut health
-        && let Ok(Printed { text, is_success: true, .. }) =
+    if let Ok(health) = &mut health {
+        if let Ok(Printed { text, is_success: true, .. }) =
             tools::run("nvme", &words, TOOL_LIMIT).await
-    {
-        health.add_ocp(&text);
+        {
+            health.add_ocp(&text);
+        }
     }
     health
 }

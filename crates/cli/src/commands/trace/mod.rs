@@ -46,10 +46,10 @@ pub fn trace(
     command: TraceCommand,
     runtime: impl FnOnce() -> Result<Runtime, Failure>,
 ) -> Result<Outcome, Failure> {
-    if let TraceCommand::Replay(args) = &command
-        && let Some(name) = args.target.strip_prefix("sim:").map(str::to_owned)
-    {
-        return replay::on_model(args.clone(), &name);
+    if let TraceCommand::Replay(args) = &command {
+        if let Some(name) = args.target.strip_prefix("sim:").map(str::to_owned) {
+            return replay::on_model(args.clone(), &name);
+        }
     }
     if live::needs_runtime(&command) {
         // Before the runtime has threads: they inherit the signal mask.
@@ -112,7 +112,8 @@ fn iopattern(args: &IopatternArgs) -> Result<Outcome, Failure> {
     let mut pattern = Pattern::new(options);
     let mut rows = Vec::new();
     let mut goes_on = true;
-    while goes_on && let Some(event) = reading.next() {
+    while goes_on {
+        let Some(event) = reading.next() else { break };
         pattern.event(&event, &mut rows);
         if !rows.is_empty() {
             reading.clear_progress();
@@ -155,7 +156,7 @@ impl<'a> Table<'a> {
             } else {
                 // biopattern prints its heading once.
                 let is_due = match self.args.rules {
-                    Rules::Dtrace => self.lines.is_multiple_of(LINES_A_HEADING),
+                    Rules::Dtrace => self.lines % LINES_A_HEADING == 0,
                     Rules::Bcc => self.lines == 0,
                 };
                 let (rules, has_time) = (self.args.rules, self.args.time);

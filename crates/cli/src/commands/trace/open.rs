@@ -171,7 +171,7 @@ impl Reading {
         loop {
             let event = self.source.next()?;
             self.events += 1;
-            if self.events.is_multiple_of(EVENTS_A_LOOK) {
+            if self.events % EVENTS_A_LOOK == 0 {
                 self.progress.look(self.events);
             }
             let is_wanted = self

@@ -154,7 +154,7 @@ impl Shared {
             return Some(Event { device: DeviceIndex(0), ..event });
         }
         let block = u64::from(geometry.block_bytes.max(1));
-        if !(event.offset_bytes | event.len_bytes).is_multiple_of(block) {
+        if (event.offset_bytes | event.len_bytes) % block != 0 {
             left_out.unaligned += 1;
             return None;
         }

@@ -136,12 +136,12 @@ impl Search<'_> {
             }
             for slot in &self.at_work {
                 let current = *slot.lock().expect("no panic under this lock");
-                if let Some((number, since)) = current
-                    && since.elapsed() > HANGS_AFTER
-                {
-                    println!("run {number}: Hang: not done after {HANGS_AFTER:?} of real time");
-                    println!("  replay: {}", self.options.replay_command(self.root, number));
-                    std::process::exit(3);
+                if let Some((number, since)) = current {
+                    if since.elapsed() > HANGS_AFTER {
+                        println!("run {number}: Hang: not done after {HANGS_AFTER:?} of real time");
+                        println!("  replay: {}", self.options.replay_command(self.root, number));
+                        std::process::exit(3);
+                    }
                 }
             }
         }

@@ -120,12 +120,11 @@ impl<W: Write> CompactWriter<W> {
             self.name(0, at, names.device_name(DeviceIndex(at)));
             self.named_devices += 1;
         }
-        if event.pid != 0
-            && !self.named_threads.contains(&event.pid)
-            && let Some(name) = names.process_name(event.pid)
-        {
-            self.named_threads.insert(event.pid);
-            self.name(1, event.pid, name);
+        if event.pid != 0 && !self.named_threads.contains(&event.pid) {
+            if let Some(name) = names.process_name(event.pid) {
+                self.named_threads.insert(event.pid);
+                self.name(1, event.pid, name);
+            }
         }
     }
 
@@ -146,7 +145,7 @@ impl<W: Write> CompactWriter<W> {
         let is_empty = event.len_bytes == 0;
         let is_same = event.device.0 == self.context.device && event.pid == self.context.pid;
         let is_next = !is_empty && event.offset_bytes == self.context.ends[stage];
-        let in_bytes = !(event.offset_bytes | event.len_bytes).is_multiple_of(SECTOR_BYTES);
+        let in_bytes = (event.offset_bytes | event.len_bytes) % SECTOR_BYTES != 0;
         let mut second = event.flags.0 & more::FLAGS;
         second |= if event.latency.is_some() { more::LATENCY } else { 0 };
         second |= if in_bytes && !is_empty { more::BYTES } else { 0 };
