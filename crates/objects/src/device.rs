@@ -25,8 +25,9 @@ const LABEL_BLOCKS: u64 = 256;
 /// more to write would never give its space back. One that writes flushes earlier, and its objects
 /// are not cut short.
 const DISCARD_SPAN: Nanos = Nanos::from_secs(10);
-/// Bytes that wait in memory for their objects to be stored; further writes wait.
-const MEMORY_MAX_BYTES: u64 = 64 << 20;
+/// Bytes that wait in memory for their objects to be stored; further writes wait. Eight objects of
+/// the largest size: what one request cannot carry, several do.
+const MEMORY_MAX_BYTES: u64 = 128 << 20;
 
 /// A block device whose content is in an object store.
 pub struct ObjectDevice {
@@ -254,7 +255,12 @@ impl Inner {
                 break;
             }
             let stored = self.stored.notified();
-            self.put_runs();
+            // Objects on their way give memory back. One that more may follow is cut short only
+            // when none is on its way: small objects cost as many requests as large ones.
+            if !self.pending.borrow().is_storing() {
+                let longest = self.pending.borrow_mut().close_longest();
+                longest.into_iter().for_each(|put| self.put(put));
+            }
             stored.await;
         }
         let full = self.pending.borrow_mut().write(first, data);

@@ -175,6 +175,19 @@ impl Pending {
         numbers.into_iter().filter_map(|number| self.close(number)).collect()
     }
 
+    /// Whether objects are being stored.
+    pub fn is_storing(&self) -> bool {
+        self.runs.values().any(|run| run.phase == Phase::Closed)
+    }
+
+    /// Ends the longest run that more may follow.
+    pub fn close_longest(&mut self) -> Option<Put> {
+        let open = self.runs.iter().filter(|(_, run)| run.phase == Phase::Open);
+        let (number, _) = open.max_by_key(|(_, run)| run.blocks)?;
+        let number = *number;
+        self.close(number)
+    }
+
     /// An object is stored: its bytes need no memory any more.
     pub fn is_stored(&mut self, put: &Put) {
         self.memory_bytes -= put.bytes;

@@ -131,6 +131,51 @@ fn discards_need_no_flush() {
     });
 }
 
+/// A writer that waits for memory waits for objects on their way, and cuts none short: what follows
+/// would come in objects of a write each.
+#[test]
+fn a_store_that_is_slower_than_its_writer_gets_large_objects() {
+    Runtime::simulated(1).block_on(async {
+        let slow = BucketConfig { least_latency: Nanos::from_millis(200), ..BucketConfig::calm() };
+        let bucket = Bucket::new(slow, Seed(1));
+        let store = bucket.client("objects");
+        let device = ObjectDevice::open(store, 1, 1 << 30).await.unwrap();
+        let (piece, total) = (fill(1 << 20, 1), 400);
+        for at in 0..total {
+            device.write((2 + at) << 20, piece.clone(), false).await.unwrap();
+            let waiting = device.stats().waiting_bytes;
+            assert!(waiting <= 128 << 20, "{waiting} bytes wait in memory");
+        }
+        device.flush().await.unwrap();
+        let objects = bucket.names().iter().filter(|name| name.starts_with("data/")).count();
+        assert_eq!(objects, 400 / 16);
+        for at in 0..total {
+            expect(&device, (2 + at) << 20, &piece).await;
+        }
+    });
+}
+
+/// Many places are written at once, and none of them fills an object before memory is full.
+#[test]
+fn runs_are_cut_short_when_they_alone_fill_the_memory() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = ObjectDevice::open(bucket.client("objects"), 1, 1 << 30).await.unwrap();
+        let piece = fill(1 << 20, 1);
+        for at in 0..12 {
+            for place in 0..20 {
+                device.write((2 + place * 16 + at) << 20, piece.clone(), false).await.unwrap();
+            }
+        }
+        device.flush().await.unwrap();
+        for at in 0..12 {
+            for place in 0..20 {
+                expect(&device, (2 + place * 16 + at) << 20, &piece).await;
+            }
+        }
+    });
+}
+
 #[test]
 fn objects_of_something_else_are_left_alone() {
     Runtime::simulated(1).block_on(async {
