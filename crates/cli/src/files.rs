@@ -26,6 +26,12 @@ pub fn open_to_read(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().read(true).open(path)
 }
 
+/// Waits until the name of the file at `path` is durable in its folder.
+pub fn sync_name(path: impl AsRef<Path>) -> Result<()> {
+    let folder = path.as_ref().parent().filter(|folder| !folder.as_os_str().is_empty());
+    open_to_read(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
 /// Opens a file to read what it has now: a read that would wait fails instead.
 pub fn open_to_poll(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)

@@ -77,17 +77,24 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Whether `other` is of the same device, as far as both can tell.
+    /// Which of the details is the number of a partition; a whole disk has none.
+    pub const PARTITION: &str = "partition";
+
+    /// Whether `other` is of the same device, as far as both can tell. A disk with a serial number
+    /// may have another name: Linux gives names in the order in which it finds disks, anew at
+    /// each start.
     #[must_use]
     pub fn is_same_device(&self, other: &Self) -> bool {
         let identity = |c: &Self| {
+            let is_known = c.kind == TargetKind::BlockDevice && c.serial.is_some();
             (
-                c.target.clone(),
+                (!is_known).then(|| c.target.clone()),
                 c.kind,
                 c.size_bytes,
                 c.block_bytes,
                 c.model.clone(),
                 c.serial.clone(),
+                c.details.get(Self::PARTITION).cloned(),
             )
         };
         identity(self) == identity(other)

@@ -83,6 +83,28 @@ fn qualify(nature: Nature, purpose: Purpose, seed: u64) -> Qualification {
     of_outcomes(conditions, plan, outcomes)
 }
 
+/// Names of disks change from one start of a machine to the next; serial numbers do not.
+#[test]
+fn a_disk_with_a_serial_number_is_known_by_another_name() {
+    let named = |target: &str, serial: Option<&str>, partition: Option<&str>| {
+        let mut known = conditions(&fakes::HONEST);
+        known.target = target.to_owned();
+        known.kind = TargetKind::BlockDevice;
+        known.serial = serial.map(str::to_owned);
+        let part = partition.map(|number| (Conditions::PARTITION.to_owned(), number.to_owned()));
+        known.details.extend(part);
+        known
+    };
+    let disk = named("/dev/sda", Some("S1"), None);
+    assert!(disk.is_same_device(&named("/dev/sdb", Some("S1"), None)));
+    assert!(!disk.is_same_device(&named("/dev/sda", Some("S2"), None)));
+    assert!(!disk.is_same_device(&named("/dev/sda", None, None)));
+    assert!(!disk.is_same_device(&named("/dev/sda1", Some("S1"), Some("1"))));
+    let nameless = named("/dev/sda", None, None);
+    assert!(nameless.is_same_device(&named("/dev/sda", None, None)));
+    assert!(!nameless.is_same_device(&named("/dev/sdb", None, None)));
+}
+
 fn of_outcomes(conditions: Conditions, plan: Plan, outcomes: Vec<Outcome>) -> Qualification {
     let (health, resumed_s) = (Vec::new(), Vec::new());
     Qualification { conditions, plan, outcomes, health, resumed_s, verdict: None, records: 0 }

@@ -278,8 +278,7 @@ impl StateDir {
         let mut file = files::create_private(&aside).map_err(io)?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
         std::fs::rename(&aside, self.list_path()).map_err(io)?;
-        let dir = files::open_to_read(&self.path).map_err(io)?;
-        dir.sync_all().map_err(io)
+        files::sync_name(self.list_path()).map_err(io)
     }
 
     fn list_path(&self) -> PathBuf {

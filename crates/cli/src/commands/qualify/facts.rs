@@ -20,14 +20,26 @@ pub fn line(path: &Path) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// The folder of the whole disk in /sys: of a block device, or of the one that a file lies on.
-pub fn disk_folder(path: &Path) -> Option<PathBuf> {
+/// The folder in /sys of a block device, or of the one that a file lies on.
+fn device_folder(path: &Path) -> Option<PathBuf> {
     let meta = std::fs::metadata(path).ok()?;
     let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
     let name = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
-    let folder = std::fs::canonicalize(name).ok()?;
-    let is_part = folder.join("partition").exists();
-    if is_part { folder.parent().map(Path::to_owned) } else { Some(folder) }
+    std::fs::canonicalize(name).ok()
+}
+
+/// The number of the partition that `folder` is of, if it is of one.
+fn partition(folder: &Path) -> Option<String> {
+    line(&folder.join("partition"))
+}
+
+/// The folder of the whole disk in /sys: of a block device, or of the one that a file lies on.
+pub fn disk_folder(path: &Path) -> Option<PathBuf> {
+    let folder = device_folder(path)?;
+    match partition(&folder) {
+        Some(_) => folder.parent().map(Path::to_owned),
+        None => Some(folder),
+    }
 }
 
 /// Adds what is known of the disk at `path`, or under that file.
@@ -52,6 +64,7 @@ pub fn of_disk(path: &Path, conditions: &mut Conditions) {
         ("logical block", get("queue/logical_block_size")),
         ("physical block", get("queue/physical_block_size")),
         ("discards of, at most", get("queue/discard_max_bytes")),
+        (Conditions::PARTITION, device_folder(path).and_then(|folder| partition(&folder))),
     ];
     for (key, value) in details {
         conditions.details.extend(value.map(|value| (key.to_owned(), value)));

@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> Result<(Qualification, Option<LogDamage>), Failure> 
 }
 
 impl LogFile {
-    /// A new log.
+    /// A new log, whose name is durable.
     pub fn create(path: &Path, force: bool) -> Result<Self, Failure> {
         let created = match force {
             true => files::create_public(path),
@@ -60,6 +60,7 @@ impl LogFile {
                 _ => Failure::io(path.display(), &e),
             }
         })?;
+        files::sync_name(path).map_err(|e| Failure::io(path.display(), &e))?;
         Ok(Self { file, path: path.to_owned(), records: 0 })
     }
 
