@@ -61,6 +61,12 @@ drives ".pools[0].drives[\"$d1\"].forecast | .model.device == \"intel-s3700-200g
 get "http://127.0.0.1:$METRICS/metrics" >page
 grep -qx "forebay_device_temperature_celsius{pool=\"p\",device=\"$d0\"} 50" page || fail "$(grep device_temp page)"
 grep -qx "forebay_device_wear_ratio{pool=\"p\",device=\"$d1\"} 0.07" page || fail "$(grep wear page)"
+for by in counter cycles rating; do
+    value=$(sed -n "s/^forebay_device_life_left_seconds{pool=\"p\",device=\"${d1//\//\\/}\",by=\"$by\"} //p" page)
+    years=$(pool_json status p | jq ".pools[0].drives[\"$d1\"].forecast | {counter: .years_by_counter,
+        cycles: .model.years_by_cycles, rating: .model.years_by_rating}.$by")
+    jq -en "($value / 86400 / 365.25 / $years - 1) | fabs < 1e-3" >/dev/null || fail "$by: $value s, $years years"
+done
 get "http://127.0.0.1:$WEB/state.json" | jq -e ".pools[0].view.status.drives[\"$d1\"].health.temperature_c == 26" >/dev/null ||
     fail "the page is not told"
 [ "$(grep -c "^$d0\$" asked)" = 1 ] || fail "a drive was read $(grep -c "^$d0\$" asked) times at once"

@@ -10,9 +10,9 @@ use forebay_pool::status::{
     CacheDeviceStats, Health, IoCounts, LogMemory, PoolStats, PoolStatus, PoolSummary, SpareState,
     Timings, VdevStatus, VolumeStatus,
 };
-use forebay_qualify::Health as DriveHealth;
 use forebay_units::Nanos;
 
+use super::drives;
 use super::exposition::{Exposition, Format};
 use super::protobuf::{Histogram, SCHEMA};
 use crate::client_classes::Figures;
@@ -59,9 +59,6 @@ impl Sample {
     }
 }
 
-/// Labels and a value.
-type Value<'a> = (Vec<(&'a str, &'a str)>, f64);
-
 /// A device: its pool, its part in it, and its status.
 type Device<'a> = (&'a str, &'static str, &'a VdevStatus);
 
@@ -101,7 +98,10 @@ pub fn metrics(
     devices(&mut out, &samples);
     log_memories(&mut out, &samples);
     super::objects::objects(&mut out, samples.iter().map(|sample| &sample.status));
-    drives_below(&mut out, &samples);
+    let below = samples.iter().flat_map(|sample| {
+        sample.drives.iter().map(|(device, drive)| (sample.pool(), device.as_str(), drive))
+    });
+    drives::drives(&mut out, &below.collect::<Vec<_>>());
     out.finish()
 }
 
@@ -515,34 +515,4 @@ fn log_memories(out: &mut Exposition, samples: &[Sample]) {
     let runtime = all.iter().filter_map(|of| Some((of.0.clone(), of.1.runtime_secs? as f64)));
     let help = "For how long the power supply says that it holds.";
     out.gauges("forebay_log_memory_runtime_seconds", help, runtime);
-}
-
-/// What smartctl says of the drives, where it says it.
-fn drives_below(out: &mut Exposition, samples: &[Sample]) {
-    let each = |of| drive_values(samples, of);
-    let temperatures = each(|health| health.temperature_c);
-    out.gauges("forebay_device_temperature_celsius", "Temperature of the drive.", temperatures);
-    let wear = each(|health| health.used_percent.map(|used| used / 100.0));
-    out.gauges("forebay_device_wear_ratio", "Share of the drive's rated life that is used.", wear);
-    let spare = each(|health| health.spare_percent.map(|left| left / 100.0));
-    out.gauges("forebay_device_spare_ratio", "Share of the drive's spare blocks left.", spare);
-    let warning = each(|health| health.critical_warning.map(|bits| bits as f64));
-    out.gauges("forebay_device_critical_warning", "What the drive warns of; 0: nothing.", warning);
-    let errors = each(|health| health.media_errors.map(|count| count as f64));
-    out.counters("forebay_device_media_errors", "Errors of media that the drive counts.", errors);
-    let written = each(|health| health.host_written.map(|written| written.bytes));
-    let help = "Bytes that hosts have written to the drive in its life.";
-    out.counters("forebay_device_lifetime_written_bytes", help, written);
-}
-
-fn drive_values(samples: &[Sample], of: fn(&DriveHealth) -> Option<f64>) -> Vec<Value<'_>> {
-    let mut all = Vec::new();
-    for sample in samples {
-        for (device, drive) in &sample.drives {
-            if let Some(value) = drive.health.as_ref().and_then(of) {
-                all.push((vec![("pool", sample.pool()), ("device", device.as_str())], value));
-            }
-        }
-    }
-    all
 }

@@ -4,6 +4,7 @@
 //! here changes a pool. Who calls: the serving process. Look first at `collect.rs`.
 
 mod collect;
+mod drives;
 mod exposition;
 mod objects;
 mod protobuf;
