@@ -31,6 +31,10 @@ refuse env AWS_SECRET_ACCESS_KEY=wrong "$FOREBAY" pool create p objects "$STORE"
 grep -q SignatureDoesNotMatch "$DIR/.out" || fail "it does not say why: $(cat "$DIR/.out")"
 refuse "$FOREBAY" pool create p objects "s3://nowhere/tank" log "$DIR/l0"
 grep -q "nowhere" "$DIR/.out" || fail "it does not say which: $(cat "$DIR/.out")"
+# As in a container without authorities; the pool below is made without them.
+refuse env SSL_CERT_FILE=/none SSL_CERT_DIR=/none AWS_ENDPOINT_URL=https://127.0.0.1:9 \
+    "$FOREBAY" pool create p objects "$STORE" log "$DIR/l0"
+grep -q "install ca-certificates" "$DIR/.out" || fail "it does not say what to do: $(cat "$DIR/.out")"
 
 say "a pool, by a profile, and what lies in the bucket"
 mkdir "$DIR/aws"
@@ -38,6 +42,7 @@ printf '[profile lab]\nregion = us-east-1\nendpoint_url = %s\n' "$AWS_ENDPOINT_U
 printf '[lab]\naws_access_key_id = test\naws_secret_access_key = testsecret\n' >"$DIR/aws/credentials"
 run env -u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY -u AWS_REGION -u AWS_ENDPOINT_URL AWS_PROFILE=lab \
     AWS_CONFIG_FILE="$DIR/aws/config" AWS_SHARED_CREDENTIALS_FILE="$DIR/aws/credentials" \
+    SSL_CERT_FILE=/none SSL_CERT_DIR=/none \
     "$FOREBAY" pool create -o txg_timeout=1 p objects "$STORE" log mirror "$DIR/l0" "$DIR/l1"
 if grep -rq testsecret "$DIR/l0" "$DIR/gw/pools" "$FOREBAY_STATE_DIR"; then fail "credentials were written"; fi
 run "$FOREBAY" volume create -V 256M p/busy

@@ -85,12 +85,16 @@ impl RemoteStore {
         }
         let is_plain = given(AmazonS3ConfigKey::Endpoint)
             .is_some_and(|(_, endpoint)| endpoint.starts_with("http://"));
+        if is_plain && given(AmazonS3ConfigKey::WebIdentityTokenFile).is_none() {
+            // Nothing is asked over TLS, and a container may have no authorities.
+            client = client.with_no_system_certificates(true);
+        }
         if !is_plain && given(AmazonS3ConfigKey::UnsignedPayload).is_none() {
             // TLS and the checksum protect it; a second hash over all bytes adds nothing.
             builder = builder.with_unsigned_payload(true);
         }
         let built = builder.with_bucket_name(bucket).with_client_options(client).build();
-        let store = built.map_err(|error| StoreError::Refused { text: first_line(&error) })?;
+        let store = built.map_err(|error| StoreError::Refused { text: setting(&error) })?;
         Self::over(name, &place, Arc::new(store), prefix)
     }
 
@@ -256,6 +260,17 @@ fn is_refusal(text: &str) -> bool {
     let Some((_, after)) = text.split_once("status code: 4") else { return false };
     // Too late, too many, or at the same time as another: these may be asked again.
     !["08", "09", "29"].iter().any(|digits| after.starts_with(digits))
+}
+
+/// What is wrong with the settings, in one line.
+fn setting(error: &Error) -> String {
+    let text = first_line(error);
+    if !text.contains("No CA certificates") {
+        return text;
+    }
+    "there are no certificates of authorities here, which https:// needs: install ca-certificates, \
+     or name a file of them (PEM) by SSL_CERT_FILE"
+        .to_owned()
 }
 
 /// The error in one line. Stores answer with whole documents.
