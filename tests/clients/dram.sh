@@ -18,7 +18,7 @@ undo "rm -f $MEMORY"
 
 export NUT_CONFPATH=$RUN/nut NUT_STATEPATH=$RUN/ups NUT_ALTPIDPATH=$RUN/ups
 mkdir -m 750 "$NUT_CONFPATH" "$NUT_STATEPATH"
-PORT=$((20000 + $$ % 20000))
+PORT=$(own_port)
 printf 'ups.status: OL\nbattery.runtime: 600\n' >"$NUT_CONFPATH/rack1.dev"
 printf '[rack1]\ndriver = dummy-ups\nport = %s\npollinterval = 1\n' "$NUT_CONFPATH/rack1.dev" >"$NUT_CONFPATH/ups.conf"
 echo "LISTEN 127.0.0.1 $PORT" >"$NUT_CONFPATH/upsd.conf"

@@ -10,7 +10,7 @@ need_root "the programs of NUT"
 begin
 MODULES+=(libnvdimm nd_btt nd_pmem nd_e820)
 need_guest
-PORT=$((20000 + $$ % 20000))
+PORT=$(own_port)
 UPS_PORT=$((PORT + 1))
 # The real upsd with its dummy-ups, on the host: the guest asks it over its network.
 export NUT_CONFPATH=$RUN/nut NUT_STATEPATH=$RUN/ups NUT_ALTPIDPATH=$RUN/ups

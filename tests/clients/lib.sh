@@ -126,6 +126,9 @@ refuse() {
     [ -s "$DIR/.out" ] || fail "refused without a word: $*"
 }
 
+# A port that no other test has meanwhile, nor the three after it; below those that connections get.
+own_port() { echo $((10000 + $$ % 5500 * 4)); }
+
 uri() { echo "nbd+unix:///$1?socket=$SOCKET"; }
 
 # ended PID WHAT: waits until a process that was told to end is gone.

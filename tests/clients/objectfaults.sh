@@ -12,7 +12,7 @@ begin
 files 512M l0 l1
 mkdir -p "$DIR/gw" "$DIR/meta"
 export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testsecret AWS_REGION=us-east-1
-PORT=$((20000 + $$ % 20000))
+PORT=$(own_port)
 RELAY=$((PORT + 1))
 export AWS_ENDPOINT_URL=http://127.0.0.1:$RELAY
 answers() { await 20 "port $1 answers" bash -c "</dev/tcp/127.0.0.1/$1"; }

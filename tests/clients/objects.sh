@@ -7,7 +7,7 @@ begin
 files 256M l0 l1
 mkdir -p "$DIR/gw/pools" "$DIR/meta"
 export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testsecret AWS_REGION=us-east-1
-PORT=$((20000 + $$ % 20000))
+PORT=$(own_port)
 export AWS_ENDPOINT_URL=http://127.0.0.1:$PORT
 gateway() {
     versitygw --access test --secret testsecret --port "127.0.0.1:$PORT" --quiet posix \

@@ -68,8 +68,8 @@ undo "kill $!; wait $!"
 cat >slurm.conf <<CONF
 ClusterName=engines
 SlurmctldHost=$NODE(127.0.0.1)
-SlurmctldPort=$((20000 + $$ % 10000))
-SlurmdPort=$((30000 + $$ % 10000))
+SlurmctldPort=$(own_port)
+SlurmdPort=$(($(own_port) + 1))
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
