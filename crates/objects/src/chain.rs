@@ -46,6 +46,8 @@ pub(crate) struct Chain {
     /// A checkpoint after which this process knows every entry.
     base: Cell<u64>,
     has_appended: Cell<bool>,
+    /// Whether the store was seen to refuse a second object of one name.
+    is_fenced: Cell<bool>,
     /// Held while an entry is appended.
     pub appending: rt::sync::Mutex<()>,
     /// When the chain was looked at.
@@ -74,6 +76,7 @@ impl Chain {
             formatted: Cell::new(false),
             base: Cell::new(0),
             has_appended: Cell::new(false),
+            is_fenced: Cell::new(false),
             appending: rt::sync::Mutex::new(()),
             looked_at: Cell::new(None),
             since: Cell::default(),
@@ -247,6 +250,10 @@ impl Chain {
         if !self.formatted.get() {
             self.format().await.map_err(|error| self.failed(operation, error))?;
         }
+        if !self.is_fenced.get() {
+            self.check_fence().await.map_err(|error| self.failed(operation, error))?;
+            self.is_fenced.set(true);
+        }
         loop {
             let records = decide(&self.state.borrow()).map_err(refused)?;
             if records.is_empty() {
@@ -330,6 +337,24 @@ impl Chain {
         let bytes = self.state.borrow().checkpoint().encode();
         match self.requests.put(DEVICE_NAME, vec![io_bytes(&bytes)], true).await {
             Ok(()) | Err(StoreError::Exists) => self.find().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fails unless the store refuses a second object of one name. All that keeps a machine out
+    /// that was replaced rests on this.
+    async fn check_fence(&self) -> Result<(), StoreError> {
+        // A store that takes it has the same bytes then.
+        let bytes = State::empty(self.state.borrow().size_bytes).checkpoint().encode();
+        match self.requests.put(DEVICE_NAME, vec![io_bytes(&bytes)], true).await {
+            Err(StoreError::Exists) => Ok(()),
+            Ok(()) => {
+                let text = "the store takes a second object of one name (it ignores \
+                            If-None-Match), so that two machines could have the pool at once; \
+                            use a store with conditional puts"
+                    .to_owned();
+                Err(StoreError::Refused { text })
+            }
             Err(error) => Err(error),
         }
     }

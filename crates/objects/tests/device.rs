@@ -1,6 +1,7 @@
 //! A device over simulated stores, calm and stormy, against a model, over crashes and takeovers.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{
@@ -11,7 +12,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_sim::{Bucket, BucketConfig, Seed};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
-use forebay_objects::{ObjectDevice, Store};
+use forebay_objects::{Answer, ObjectDevice, Store};
 
 const SIZE_BYTES: u64 = 64 << 20;
 
@@ -171,6 +172,57 @@ fn runs_are_cut_short_when_they_alone_fill_the_memory() {
         for at in 0..12 {
             for place in 0..20 {
                 expect(&device, (2 + place * 16 + at) << 20, &piece).await;
+            }
+        }
+    });
+}
+
+/// A store that takes every put, as some servers do that do not know conditions.
+struct Careless(Rc<dyn Store>);
+
+impl Store for Careless {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn put<'a>(&'a self, name: &'a str, parts: Vec<IoBytes>, _: bool) -> Answer<'a, ()> {
+        self.0.put(name, parts, false)
+    }
+
+    fn get<'a>(&'a self, name: &'a str, range: Option<Range<u64>>) -> Answer<'a, Vec<IoBytes>> {
+        self.0.get(name, range)
+    }
+
+    fn delete(&self, names: Vec<String>) -> Answer<'_, ()> {
+        self.0.delete(names)
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+        self.0.list(prefix)
+    }
+}
+
+#[test]
+fn a_store_that_takes_every_put_is_refused() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        // New, and where a device is already.
+        for is_new in [true, false] {
+            let careless = Rc::new(Careless(bucket.client("objects")));
+            let device = ObjectDevice::open(careless, 1, SIZE_BYTES).await.unwrap();
+            let before = bucket.names();
+            let refused = device.write(0, fill(4096, 1), true).await.unwrap_err();
+            assert!(refused.to_string().contains("use a store with conditional puts"), "{refused}");
+            let key = ReservationKey(7);
+            let change = ReservationChange::Register { key };
+            assert!(device.change_reservations(change).await.is_err());
+            drop(device);
+            if is_new {
+                let device = open(&bucket, 1).await;
+                device.write(0, fill(4096, 2), true).await.unwrap();
+            } else {
+                assert_eq!(bucket.names(), before);
+                expect(&*open(&bucket, 1).await, 0, &fill(4096, 2)).await;
             }
         }
     });
