@@ -45,7 +45,8 @@ use crate::transfer::{Transfers, serve_receive, serve_send};
 use crate::ublk_fronts::UblkFronts;
 
 use actions::{
-    change, changes_devices, look, remember_command, take_away, taken_away, until_closed,
+    change, changes_devices, look, remember_command, take_away, taken_away, takes_away,
+    until_closed,
 };
 use changes::ChangesOf;
 use opener::ReportingOpener;
@@ -199,11 +200,7 @@ impl PoolSet {
                 let outcome = pool.destroy().await;
                 self.drop_pool(pool, outcome).await?;
             }
-            Action::VolumeDestroy { .. }
-            | Action::VolumeRename { .. }
-            | Action::SnapshotDestroy { .. }
-            | Action::SnapshotRename { .. }
-            | Action::VolumeRollback { .. } => {
+            action if takes_away(action) => {
                 let pool = self.pool(name)?;
                 self.without_clients(&pool, action).await?;
                 remember_command(&pool, typed);

@@ -24,12 +24,18 @@ pub fn crc64_of_parts(parts: &[&[u8]]) -> u64 {
 /// fails it.
 #[must_use]
 pub fn block_sum(pool: u64, volume: VolumeId, lba: Lba, data: &[u8]) -> u64 {
+    bound_sum(crc64(data), pool, volume, lba)
+}
+
+/// The [`block_sum`] of data with the CRC-64 `crc`.
+#[must_use]
+pub fn bound_sum(crc: u64, pool: u64, volume: VolumeId, lba: Lba) -> u64 {
     let mut place = [0u8; 20];
     place[..8].copy_from_slice(&pool.to_le_bytes());
     place[8..12].copy_from_slice(&volume.0.to_le_bytes());
     place[12..].copy_from_slice(&lba.0.to_le_bytes());
     // Folding mixes all 64 bits into the 40 that are kept.
-    let sum = crc64(data) ^ crc64(&place).rotate_left(17);
+    let sum = crc ^ crc64(&place).rotate_left(17);
     (sum ^ (sum >> 40)) & BLOCK_SUM_MASK
 }
 

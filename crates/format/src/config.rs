@@ -93,6 +93,9 @@ pub struct VolumeConfig {
     /// The snapshot that the volume is a clone of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<u32>,
+    /// Other volumes that wrote blocks which it may have since a promotion: checksums bind these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writers: Vec<u32>,
     /// Properties that were set.
     pub properties: BTreeMap<String, String>,
 }

@@ -15,8 +15,10 @@ pub const MAX_HOLDS: usize = u8::MAX as usize;
 pub struct Snapshot {
     /// Its id, from the same numbers as those of volumes. Its part of the map has this id.
     pub id: VolumeId,
-    /// The volume that it was taken of. Checksums of its blocks bind this id.
+    /// The volume that has it.
     pub volume: VolumeId,
+    /// The volume that it was taken of: another one after a promotion. A part of its identity.
+    pub taken_of: VolumeId,
     /// Name without the volume's.
     pub name: String,
     /// The root with which it was taken: later ones have higher numbers.
@@ -33,6 +35,12 @@ pub struct Snapshot {
     pub is_dying: bool,
 }
 
+impl Snapshot {
+    fn is_promoted(&self) -> bool {
+        self.taken_of != self.volume
+    }
+}
+
 /// What the journal says of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotRecord {
@@ -45,6 +53,8 @@ pub enum SnapshotRecord {
 const GONE: u8 = 0;
 const PRESENT: u8 = 1;
 const DYING: u8 = 2;
+/// Added to these when another volume has it than the one that it was taken of.
+const PROMOTED: u8 = 2;
 
 impl SnapshotRecord {
     /// Appends the record. Panics when a name is too long or there are too many holds (a bug).
@@ -56,8 +66,13 @@ impl SnapshotRecord {
             }
             Self::Present(now) => now,
         };
-        out.u8(if now.is_dying { DYING } else { PRESENT });
-        out.u32(now.id.0).u32(now.volume.0).u64(now.commit).u64(now.created_at);
+        let promoted = if now.is_promoted() { PROMOTED } else { 0 };
+        out.u8(promoted + if now.is_dying { DYING } else { PRESENT });
+        out.u32(now.id.0).u32(now.volume.0);
+        if now.is_promoted() {
+            out.u32(now.taken_of.0);
+        }
+        out.u64(now.commit).u64(now.created_at);
         out.u64(now.size_bytes).u64(now.referenced_blocks);
         put_text(out, &now.name);
         out.u8(u8::try_from(now.holds.len()).expect("at most MAX_HOLDS"));
@@ -80,7 +95,8 @@ impl SnapshotRecord {
             Self::Gone(_) => 5,
             Self::Present(now) => {
                 let holds: usize = now.holds.iter().map(|tag| 1 + tag.len()).sum();
-                41 + 1 + now.name.len() + 1 + holds
+                let taken_of = if now.is_promoted() { 4 } else { 0 };
+                41 + taken_of + 1 + now.name.len() + 1 + holds
             }
         }
     }
@@ -95,10 +111,14 @@ impl SnapshotRecord {
                 records.push(Self::Gone(id));
                 continue;
             }
-            if !matches!(kind, PRESENT | DYING) {
-                return Err(input.error(FormatFlaw::UnknownKind { kind: kind.into() }));
-            }
+            let (is_promoted, is_dying) = match kind {
+                PRESENT | DYING => (false, kind == DYING),
+                _ if kind == PROMOTED + PRESENT => (true, false),
+                _ if kind == PROMOTED + DYING => (true, true),
+                _ => return Err(input.error(FormatFlaw::UnknownKind { kind: kind.into() })),
+            };
             let volume = VolumeId(input.u32()?);
+            let taken_of = if is_promoted { VolumeId(input.u32()?) } else { volume };
             let (commit, created_at) = (input.u64()?, input.u64()?);
             let (size_bytes, referenced_blocks) = (input.u64()?, input.u64()?);
             let name = take_text(&mut input)?;
@@ -107,13 +127,14 @@ impl SnapshotRecord {
             records.push(Self::Present(Snapshot {
                 id,
                 volume,
+                taken_of,
                 name,
                 commit,
                 created_at,
                 size_bytes,
                 referenced_blocks,
                 holds,
-                is_dying: kind == DYING,
+                is_dying,
             }));
         }
         Ok(records)

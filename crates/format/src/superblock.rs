@@ -8,8 +8,8 @@ use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
 /// The version of new pools, and the newest that this program reads and writes. Version 6 has
-/// snapshots, version 7 de-duplication, version 8 compression.
-pub const VERSION: u32 = 8;
+/// snapshots, version 7 de-duplication, version 8 compression, version 9 promotion of clones.
+pub const VERSION: u32 = 9;
 /// The oldest version that this program reads and writes.
 pub const OLDEST_VERSION: u32 = 5;
 /// Counters for the life of the pool; the pool defines their meaning.

@@ -56,6 +56,7 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("superblock-5.bin"),
         golden!("superblock-6.bin"),
         golden!("superblock-7.bin"),
+        golden!("superblock-8.bin"),
         golden!("log-state.bin"),
         golden!("log-frame.bin"),
         golden!("footer.bin"),
@@ -135,6 +136,7 @@ fn config() -> PoolConfig {
             size_bytes: 16 << 20,
             sparse: false,
             origin: None,
+            writers: Vec::new(),
             properties: BTreeMap::from([("sync".to_owned(), "always".to_owned())]),
         }],
         next_device: 5,
@@ -291,16 +293,8 @@ fn segment_records() -> Vec<SegmentRecord> {
 }
 
 /// A root of a pool that has not been upgraded.
-fn superblock_5() -> Superblock {
-    Superblock { version: OLDEST_VERSION, ..superblock() }
-}
-
-fn superblock_6() -> Superblock {
-    Superblock { version: 6, ..superblock() }
-}
-
-fn superblock_7() -> Superblock {
-    Superblock { version: 7, ..superblock() }
+fn superblock_of(version: u32) -> Superblock {
+    Superblock { version, ..superblock() }
 }
 
 /// Three units: one that ends in the first packed block, one that goes on in the second, and one
@@ -343,6 +337,7 @@ fn snapshots() -> Vec<SnapshotRecord> {
     let monday = Snapshot {
         id: VolumeId(3),
         volume: VolumeId(1),
+        taken_of: VolumeId(1),
         name: "monday".to_owned(),
         commit: 42,
         created_at: 1_700_000_060,
@@ -352,8 +347,11 @@ fn snapshots() -> Vec<SnapshotRecord> {
         is_dying: false,
     };
     let dying = Snapshot { id: VolumeId(4), holds: Vec::new(), is_dying: true, ..monday.clone() };
+    let promoted = |before: &Snapshot| Snapshot { volume: VolumeId(5), ..before.clone() };
     let gone = SnapshotRecord::Gone(VolumeId(2));
-    vec![gone, SnapshotRecord::Present(monday), SnapshotRecord::Present(dying)]
+    let there = [&monday, &dying].map(promoted).into_iter();
+    let there = [monday.clone(), dying.clone()].into_iter().chain(there);
+    [gone].into_iter().chain(there.map(SnapshotRecord::Present)).collect()
 }
 
 fn snapshots_payload() -> Vec<u8> {
@@ -467,9 +465,10 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("heartbeat.bin", heartbeat().encode()),
         ("log-mark.bin", log_mark().encode(POOL)),
         ("superblock.bin", superblock().encode()),
-        ("superblock-5.bin", superblock_5().encode()),
-        ("superblock-6.bin", superblock_6().encode()),
-        ("superblock-7.bin", superblock_7().encode()),
+        ("superblock-5.bin", superblock_of(OLDEST_VERSION).encode()),
+        ("superblock-6.bin", superblock_of(6).encode()),
+        ("superblock-7.bin", superblock_of(7).encode()),
+        ("superblock-8.bin", superblock_of(8).encode()),
         ("log-state.bin", log_state().encode()),
         ("log-frame.bin", log_frame().2),
         ("footer.bin", footer().encode()),
@@ -512,9 +511,13 @@ fn decoders_read_golden_bytes() {
     assert_eq!(LogMark::decode(kept["log-mark.bin"]).unwrap(), (POOL, log_mark()));
     let root = Superblock::decode(kept["superblock.bin"]).unwrap();
     assert_eq!((&root, root.slot()), (&superblock(), 10));
-    assert_eq!(Superblock::decode(kept["superblock-5.bin"]).unwrap(), superblock_5());
-    assert_eq!(Superblock::decode(kept["superblock-6.bin"]).unwrap(), superblock_6());
-    assert_eq!(Superblock::decode(kept["superblock-7.bin"]).unwrap(), superblock_7());
+    assert_eq!(
+        Superblock::decode(kept["superblock-5.bin"]).unwrap(),
+        superblock_of(OLDEST_VERSION)
+    );
+    assert_eq!(Superblock::decode(kept["superblock-6.bin"]).unwrap(), superblock_of(6));
+    assert_eq!(Superblock::decode(kept["superblock-7.bin"]).unwrap(), superblock_of(7));
+    assert_eq!(Superblock::decode(kept["superblock-8.bin"]).unwrap(), superblock_of(8));
     check_packed(kept["packed-block.bin"]);
     let state = kept["log-state.bin"];
     assert_eq!(LogState::decode(state).unwrap(), (log_state(), state.len()));

@@ -24,7 +24,7 @@ pub struct Mapped {
 /// The map's answer for a block of a version of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// The volume that its checksum binds.
+    /// The volume whose version has it. Its checksum binds this volume, or the one that wrote it.
     pub home: VolumeId,
     /// The block of that volume that its checksum binds.
     pub bound: Lba,

@@ -13,6 +13,7 @@ mod map;
 mod memory;
 mod pages;
 mod pair;
+mod promotion;
 mod replay;
 mod runs;
 mod sparse;
@@ -28,6 +29,7 @@ pub use forebay_format::map_record::{
 };
 pub use forebay_format::packed::{PACKED_VOLUME, PackedRef};
 pub use map::Map;
+pub use promotion::Promotion;
 pub use versions::Kept;
 pub use volume::{ExtentKind, MapExtent, Sums};
 

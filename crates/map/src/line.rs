@@ -163,7 +163,7 @@ impl Map {
         }
     }
 
-    fn remove_line(&mut self, volume: VolumeId) -> Option<Line> {
+    pub(crate) fn remove_line(&mut self, volume: VolumeId) -> Option<Line> {
         let line = self.lines.remove(&volume);
         if self.lines.is_empty() {
             // An emptied tree keeps memory.

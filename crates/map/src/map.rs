@@ -19,6 +19,8 @@ pub struct Map {
     pub(crate) volumes: BTreeMap<VolumeId, VolumeMap>,
     /// Volumes with other versions.
     pub(crate) lines: BTreeMap<VolumeId, Line>,
+    /// By volume that wrote blocks: other volumes whose versions may have some of these.
+    pub(crate) heirs: BTreeMap<VolumeId, Vec<VolumeId>>,
     pub(crate) scratch: RunList,
 }
 
@@ -45,6 +47,7 @@ impl Map {
         freed: &mut impl FnMut(BlockAddr, u32),
     ) -> Result<(), MapError> {
         self.unlink(volume);
+        self.set_writers(volume, &[]);
         let gone = self.volumes.remove(&volume).ok_or(MapError::NoVolume(volume))?;
         let mut freed = Freed::new(freed);
         gone.for_each(&mut |_, addr, blocks| freed.add(addr, blocks));
@@ -120,16 +123,16 @@ impl Map {
         Ok(())
     }
 
-    /// Moves block `lba` to `new` if some version of the volume is still at `old`; returns that
-    /// version. The caller accounts for the old address.
+    /// Moves block `lba` to `new` if some version is still at `old` that may have a block of volume
+    /// `writer`; returns that version. The caller accounts for the old address.
     pub fn replace_if(
         &mut self,
-        home: VolumeId,
+        writer: VolumeId,
         lba: Lba,
         old: BlockAddr,
         new: Entry,
     ) -> Option<VolumeId> {
-        let (owner, _) = self.owner(home, lba, old)?;
+        let (owner, _) = self.owner(writer, lba, old)?;
         let Self { volumes, scratch, .. } = self;
         let map = volumes.get_mut(&owner)?;
         let mut ignored = |_, _| {};
@@ -173,8 +176,8 @@ impl Map {
         volumes.get_mut(&id.volume).is_some_and(|map| map.seal(id.leaf, on_media, scratch))
     }
 
-    /// Calls `run` for every run in the main store of every version, with the volume that their
-    /// checksums bind. Consecutive addresses within a leaf are joined.
+    /// Calls `run` for every run in the main store of every version, with the volume whose version
+    /// that is. Consecutive addresses within a leaf are joined.
     pub fn for_each(&self, mut run: impl FnMut(VolumeId, Lba, BlockAddr, u32)) {
         for (volume, map) in &self.volumes {
             let home = map.link.home.unwrap_or(*volume);
@@ -206,7 +209,8 @@ impl Map {
             memory::btree_bytes(self.volumes.len(), size_of::<(VolumeId, VolumeMap)>());
         let volumes: u64 = self.volumes.values().map(VolumeMap::memory_bytes).sum();
         let lines = memory::used_btree_bytes(self.lines.len(), size_of::<(VolumeId, Line)>())
-            + self.lines.values().map(Line::memory_bytes).sum::<u64>();
+            + self.lines.values().map(Line::memory_bytes).sum::<u64>()
+            + memory::used_btree_bytes(self.heirs.len(), size_of::<(VolumeId, Vec<VolumeId>)>());
         containers + lines + volumes + self.scratch.memory_bytes() + size_of::<Self>() as u64
     }
 

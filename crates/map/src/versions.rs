@@ -11,7 +11,7 @@ use crate::change::{Freed, is_marker, is_shared};
 use crate::entry::{Located, Mapped};
 use crate::line::{Line, by_leaf};
 use crate::map::Map;
-use crate::volume::{ExtentKind, IN_FOOTER, MapExtent, Sums, VolumeMap};
+use crate::volume::{ExtentKind, MapExtent, Part, Sums, VolumeMap};
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
 
@@ -43,13 +43,13 @@ impl Kept<'_> {
 }
 
 /// Consecutive entries of a map, on their way to another.
-struct Piece {
-    lba: u64,
-    blocks: u64,
+pub(crate) struct Piece {
+    pub(crate) lba: u64,
+    pub(crate) blocks: u64,
     /// `None`: no entry.
-    addr: Option<BlockAddr>,
+    pub(crate) addr: Option<BlockAddr>,
     /// Sums as in [`Sums`]; empty without an entry.
-    sums: Vec<u64>,
+    pub(crate) sums: Vec<u64>,
 }
 
 impl Piece {
@@ -71,12 +71,12 @@ impl Piece {
 }
 
 /// A marker of kind `segment` for a block.
-fn marker(segment: forebay_units::SegmentId, lba: u64) -> BlockAddr {
+pub(crate) fn marker(segment: forebay_units::SegmentId, lba: u64) -> BlockAddr {
     BlockAddr::new(segment, (lba % u64::from(BlockAddr::MAX_BLOCKS)) as u32)
 }
 
 /// The pieces of a range of one map, without gaps.
-fn pieces(map: Option<&VolumeMap>, lba: u64, blocks: u64) -> Vec<Piece> {
+pub(crate) fn pieces(map: Option<&VolumeMap>, lba: u64, blocks: u64) -> Vec<Piece> {
     let Some(map) = map else {
         return vec![Piece { lba, blocks, addr: None, sums: Vec::new() }];
     };
@@ -170,9 +170,16 @@ impl Map {
         self.volumes.get(&version).map_or(0, VolumeMap::entries)
     }
 
-    /// The version of `home` whose own entry for `lba` is at `addr`.
+    /// The version whose own entry for `lba` is at `addr`, where volume `writer` wrote the block: a
+    /// version of that volume, or of one that has taken over some of them.
     #[must_use]
-    pub fn owner(&self, home: VolumeId, lba: Lba, addr: BlockAddr) -> Option<(VolumeId, Mapped)> {
+    pub fn owner(&self, writer: VolumeId, lba: Lba, addr: BlockAddr) -> Option<(VolumeId, Mapped)> {
+        let heirs = self.heirs.get(&writer).into_iter().flatten();
+        [&writer].into_iter().chain(heirs).find_map(|home| self.owner_in(*home, lba, addr))
+    }
+
+    /// The version of `home` whose own entry for `lba` is at `addr`.
+    fn owner_in(&self, home: VolumeId, lba: Lba, addr: BlockAddr) -> Option<(VolumeId, Mapped)> {
         let found = self.volumes.get(&home).and_then(|map| map.lookup(lba.0));
         if let Some(found) = found.filter(|found| found.addr == addr) {
             return Some((home, found));
@@ -434,7 +441,7 @@ impl Map {
     }
 
     /// Removes entries of a map without freeing their addresses.
-    fn take(&mut self, volume: VolumeId, lba: u64, blocks: u64) {
+    pub(crate) fn take(&mut self, volume: VolumeId, lba: u64, blocks: u64) {
         let mut ignored = |_, _| {};
         let Self { volumes, scratch, .. } = self;
         if let Some(map) = volumes.get_mut(&volume) {
@@ -449,7 +456,12 @@ impl Map {
         self.has_got(volume, piece.lba, piece.blocks);
     }
 
-    fn put_entries(&mut self, volume: VolumeId, piece: &Piece, kept: &mut impl FnMut(Kept<'_>)) {
+    pub(crate) fn put_entries(
+        &mut self,
+        volume: VolumeId,
+        piece: &Piece,
+        kept: &mut impl FnMut(Kept<'_>),
+    ) {
         let mut ignored = |_, _| {};
         let mut freed = Freed::new(&mut ignored);
         let Self { volumes, scratch, .. } = self;
@@ -472,17 +484,10 @@ impl Map {
             }
             return;
         };
-        let mut at = 0;
-        for run in piece.sums.chunk_by(|a, b| (*a == IN_FOOTER) == (*b == IN_FOOTER)) {
-            let (lba, addr) = (piece.lba + u64::from(at), addr.plus(at));
-            let blocks = run.len() as u32;
-            let sums = if run[0] == IN_FOOTER { &[][..] } else { run };
-            match sums.is_empty() {
-                true => map.set_sealed(lba, addr, blocks, &mut freed, scratch),
-                false => map.set_run(lba, addr, sums, false, &mut freed, scratch),
-            }
+        for part in Part::all(piece.lba, addr, &piece.sums) {
+            map.put(&part, &mut freed, scratch);
+            let Part { lba, addr, blocks, sums } = part;
             kept(Kept { volume, lba: Lba(lba), blocks, addr: Some(addr), sums });
-            at += blocks;
         }
     }
 

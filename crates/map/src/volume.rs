@@ -17,6 +17,33 @@ const MAX_EXTENT_BLOCKS: u64 = 1 << 16;
 /// Marks a sum that is in the footer; sums have 40 bits.
 pub(crate) const IN_FOOTER: u64 = u64::MAX;
 
+/// Consecutive blocks at consecutive addresses, or with a marker.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) lba: u64,
+    pub(crate) addr: BlockAddr,
+    pub(crate) blocks: u32,
+    /// Their sums; empty when the footer has them, and for markers.
+    pub(crate) sums: &'a [u64],
+}
+
+impl<'a> Part<'a> {
+    /// The parts of consecutive blocks; `sums` has [`IN_FOOTER`] for those without a sum.
+    pub(crate) fn all(
+        lba: u64,
+        addr: BlockAddr,
+        sums: &'a [u64],
+    ) -> impl Iterator<Item = Part<'a>> {
+        let mut at = 0;
+        sums.chunk_by(|a, b| (*a == IN_FOOTER) == (*b == IN_FOOTER)).map(move |run| {
+            let (lba, addr, blocks) = (lba + u64::from(at), addr.plus(at), run.len() as u32);
+            at += blocks;
+            let sums = if run[0] == IN_FOOTER { &[] } else { run };
+            Part { lba, addr, blocks, sums }
+        })
+    }
+}
+
 /// A part of a range that was looked up: a hole or a mapped run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapExtent<'a> {
@@ -35,7 +62,8 @@ pub enum ExtentKind<'a> {
     Hole,
     /// Consecutive addresses of one segment.
     Mapped {
-        /// The volume that their checksums bind.
+        /// The volume whose version has them. Their checksums bind this volume, or the one that
+        /// wrote them.
         home: VolumeId,
         /// The block of that volume that the first one's checksum binds.
         bound: Lba,
@@ -46,7 +74,7 @@ pub enum ExtentKind<'a> {
     },
     /// Consecutive references into packed blocks.
     Packed {
-        /// The volume that wrote them.
+        /// The volume whose version has them.
         home: VolumeId,
         /// The first block there.
         bound: Lba,
@@ -230,6 +258,15 @@ impl VolumeMap {
             if blocks > 0 {
                 addr = addr.plus(now);
             }
+        }
+    }
+
+    /// Sets blocks as another map had them.
+    pub(crate) fn put(&mut self, part: &Part<'_>, freed: &mut Freed<'_>, scratch: &mut RunList) {
+        let Part { lba, addr, blocks, sums } = *part;
+        match sums.is_empty() {
+            true => self.set_sealed(lba, addr, blocks, freed, scratch),
+            false => self.set_run(lba, addr, sums, false, freed, scratch),
         }
     }
 

@@ -19,10 +19,14 @@ struct Volume {
     /// Oldest first: id, content, whether it is being destroyed.
     snapshots: Vec<(VolumeId, Content, bool)>,
     origin: Option<VolumeId>,
+    /// Other volumes that wrote blocks which it may have.
+    writers: BTreeSet<VolumeId>,
 }
 
 struct World {
     map: Map,
+    /// The volume that the checksum of each block binds.
+    written: BTreeMap<BlockAddr, VolumeId>,
     volumes: BTreeMap<VolumeId, Volume>,
     next_id: u32,
     next_addr: u64,
@@ -43,6 +47,9 @@ enum Op {
     /// Leaves of snapshots being destroyed that are let go.
     LetGo(usize),
     RollBack(usize),
+    Promote(usize),
+    /// Drops a volume without snapshots.
+    Drop(usize),
     Seal,
     /// The cleaner moves a live block.
     Move(usize),
@@ -60,7 +67,9 @@ fn any_op() -> impl Strategy<Value = Op> {
         2 => (volume.clone(), any::<usize>()).prop_map(|(v, s)| Op::Clone(v, s)),
         3 => (volume.clone(), any::<usize>()).prop_map(|(v, s)| Op::Destroy(v, s)),
         3 => (1..6usize).prop_map(Op::LetGo),
-        2 => volume.prop_map(Op::RollBack),
+        2 => volume.clone().prop_map(Op::RollBack),
+        3 => volume.clone().prop_map(Op::Promote),
+        1 => volume.prop_map(Op::Drop),
         2 => Just(Op::Seal),
         2 => any::<usize>().prop_map(Op::Move),
     ]
@@ -71,8 +80,8 @@ impl World {
         let mut map = Map::new();
         map.create_volume(VolumeId(1)).unwrap();
         let volumes = BTreeMap::from([(VolumeId(1), Volume::default())]);
-        let (alive, journal) = (BTreeSet::new(), Vec::new());
-        Self { map, volumes, next_id: 2, next_addr: 5 << 20, alive, journal }
+        let (alive, journal, written) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
+        Self { map, written, volumes, next_id: 2, next_addr: 5 << 20, alive, journal }
     }
 
     fn pick(&self, index: usize) -> VolumeId {
@@ -84,6 +93,7 @@ impl World {
         let snapshots: Vec<_> =
             volume.snapshots.iter().map(|(id, _, dying)| (*id, *dying)).collect();
         self.map.set_versions(id, &snapshots, volume.origin);
+        self.map.set_writers(id, &volume.writers.iter().copied().collect::<Vec<_>>());
     }
 
     fn is_origin(&self, snapshot: VolumeId) -> bool {
@@ -122,7 +132,8 @@ impl World {
                 let living: Vec<_> = snapshots.iter().filter(|(_, _, dying)| !dying).collect();
                 if self.volumes.len() < 4 && !living.is_empty() {
                     let (origin, content, _) = living[snapshot % living.len()].clone();
-                    let clone = Volume { content, snapshots: Vec::new(), origin: Some(origin) };
+                    let origin = Some(origin);
+                    let clone = Volume { content, origin, ..Volume::default() };
                     self.volumes.insert(new, clone);
                     self.link(new);
                 }
@@ -139,6 +150,15 @@ impl World {
             }
             Op::LetGo(leaves) => self.let_go(leaves, &mut delta, &mut free),
             Op::RollBack(volume) => self.roll_back(volume, &mut delta, &mut free),
+            Op::Promote(volume) => self.promote(volume, &mut delta),
+            Op::Drop(volume) => {
+                let id = self.pick(volume);
+                if self.volumes.len() > 1 && self.volumes[&id].snapshots.is_empty() {
+                    self.volumes.remove(&id);
+                    self.map.drop_volume(id, &mut free).unwrap();
+                    delta.drop_volume(id);
+                }
+            }
             Op::Seal => {
                 let leaves: Vec<LeafId> = self.map.leaves_from(LeafId::default()).collect();
                 for leaf in leaves {
@@ -177,6 +197,7 @@ impl World {
         for (i, sum) in sums.iter().enumerate() {
             let at = addr.plus(i as u32);
             content.insert(lba + i as u64, (at, *sum));
+            self.written.insert(at, id);
             self.alive.insert(at);
         }
     }
@@ -235,6 +256,29 @@ impl World {
         }
     }
 
+    fn promote(&mut self, volume: usize, delta: &mut Delta) {
+        let id = self.pick(volume);
+        let Some(origin) = self.volumes[&id].origin else {
+            assert!(self.map.begin_promotion(id).is_none());
+            return;
+        };
+        let mut promotion = self.map.begin_promotion(id).expect("it is a clone");
+        while self.map.promote_leaf(&mut promotion, &mut |kept| kept.note_in(delta)) {}
+        let parent = promotion.parent();
+        self.map.finish_promotion(promotion);
+        let mut old = self.volumes.remove(&parent).expect("the parent is there");
+        let clone = self.volumes.get_mut(&id).unwrap();
+        let at = old.snapshots.iter().position(|s| s.0 == origin).expect("it has the origin");
+        let newer = old.snapshots.split_off(at + 1);
+        clone.snapshots.splice(0..0, std::mem::replace(&mut old.snapshots, newer));
+        clone.origin = old.origin.replace(origin);
+        clone.writers.extend(old.writers.iter().chain([&parent]));
+        clone.writers.remove(&id);
+        self.volumes.insert(parent, old);
+        self.link(parent);
+        self.link(id);
+    }
+
     fn move_block(&mut self, index: usize, delta: &mut Delta) {
         let mut all = Vec::new();
         self.map.for_each(|home, lba, addr, blocks| {
@@ -248,7 +292,10 @@ impl World {
         let new = BlockAddr::from_raw(self.next_addr);
         self.next_addr += 1;
         let entry = forebay_map::Entry { addr: new, sum: 99 };
-        let owner = self.map.replace_if(home, lba, old, entry).expect("it is live");
+        // As the cleaner finds it in a footer, or in the map.
+        let writer = if index & 1 == 0 { self.written[&old] } else { home };
+        let owner = self.map.replace_if(writer, lba, old, entry).expect("it is live");
+        self.written.insert(new, writer);
         delta.assign(owner, lba, new, &[99]);
         self.alive.remove(&old);
         self.alive.insert(new);
@@ -263,7 +310,7 @@ impl World {
     }
 
     /// What a version holds by `lookup_range`, which must agree with `lookup`.
-    fn content(map: &Map, version: VolumeId) -> BTreeMap<u64, BlockAddr> {
+    fn content(&self, map: &Map, version: VolumeId) -> BTreeMap<u64, BlockAddr> {
         let mut found = BTreeMap::new();
         let mut end = 0;
         map.lookup_range(version, Lba(0), MAX_VOLUME_BLOCKS, |extent| {
@@ -276,6 +323,10 @@ impl World {
                     let one = map.lookup(version, Lba(extent.lba.0 + i)).expect("mapped");
                     assert_eq!((one.addr, one.home), (at, home));
                     assert!(map.owner(home, Lba(extent.lba.0 + i), at).is_some());
+                    let writer = self.written[&at];
+                    assert!(map.owner(writer, Lba(extent.lba.0 + i), at).is_some());
+                    let is_right = |volume: &Volume| volume.writers.contains(&writer);
+                    assert!(writer == home || is_right(&self.volumes[&home]), "bound to {writer}");
                 }
             }
         });
@@ -291,14 +342,14 @@ impl World {
         let mut is_settled = true;
         for (id, volume) in &self.volumes {
             let right = addrs(&volume.content);
-            assert_eq!(Self::content(map, *id), right, "volume {id}");
+            assert_eq!(self.content(map, *id), right, "volume {id}");
             assert_eq!(map.visible_blocks(*id), right.len() as u64);
             seen.extend(right.values().copied());
             for (snapshot, content, dying) in &volume.snapshots {
                 is_settled &= !dying;
                 if !dying {
                     let right = addrs(content);
-                    assert_eq!(Self::content(map, *snapshot), right, "snapshot {snapshot}");
+                    assert_eq!(self.content(map, *snapshot), right, "snapshot {snapshot}");
                     seen.extend(right.values().copied());
                 }
             }
@@ -379,6 +430,7 @@ impl World {
             let snapshots: Vec<_> =
                 volume.snapshots.iter().map(|(id, _, dying)| (*id, *dying)).collect();
             map.set_versions(*id, &snapshots, volume.origin);
+            map.set_writers(*id, &volume.writers.iter().copied().collect::<Vec<_>>());
         }
         map
     }

@@ -222,7 +222,7 @@ impl Pool {
     ) -> Result<IoBuf, DeviceError> {
         // Packed blocks are read behind the blocks that the reader gets.
         let len = buf.len();
-        let plan = PackedPlan::of(&parts, len);
+        let plan = PackedPlan::of(&parts, len, self.store.reader.bindings());
         let mut all = IoBuf::zeroed(plan.end_bytes());
         all[..len].copy_from_slice(&buf);
         let is_cached = self.caches(volume);
@@ -346,7 +346,7 @@ impl Pool {
                 ExtentKind::Hole => {}
             });
         }
-        let plan = PackedPlan::of(&packed, 0);
+        let plan = PackedPlan::of(&packed, 0, self.store.reader.bindings());
         fetches.extend(self.packed_fetches(&plan, |key, _| is_here(key)));
         gather(fetches)
     }

@@ -43,6 +43,8 @@ pub(crate) struct AtGroupEnd {
     pub taken: Vec<Snapshot>,
     /// Volumes that go back to their newest living snapshot.
     pub rolled_back: Vec<VolumeId>,
+    /// The clone that is promoted.
+    pub promoted: Option<VolumeId>,
 }
 
 impl Snapshots {
@@ -93,6 +95,13 @@ impl Snapshots {
         if let Some(state) = self.opened.borrow_mut().remove(&id) {
             state.gone.set(true);
         }
+    }
+
+    /// Gives a snapshot to another volume.
+    pub fn hand_over(&self, id: VolumeId, volume: VolumeId) {
+        let Some(snapshot) = self.get(id) else { return };
+        self.remove(id);
+        self.insert(Snapshot { volume, ..snapshot });
     }
 
     fn uncount(&self, gone: Snapshot) {
@@ -213,6 +222,7 @@ impl Pool {
             size_bytes: snapshot.size_bytes,
             sparse: true,
             origin: None,
+            writers: Vec::new(),
             properties: volume.properties.borrow().clone(),
         };
         let state = VolumeState::of_snapshot(&config);
@@ -249,7 +259,18 @@ impl Pool {
         let snapshots: Vec<(VolumeId, bool)> =
             self.snapshots.of(volume).iter().map(|s| (s.id, s.is_dying)).collect();
         let origin = self.origin_of(volume);
-        self.store.map.borrow_mut().set_versions(volume, &snapshots, origin);
+        let writers = self.writers_of(volume);
+        let mut map = self.store.map.borrow_mut();
+        map.set_versions(volume, &snapshots, origin);
+        map.set_writers(volume, &writers);
+        self.store.reader.set_writers(volume, &writers);
+    }
+
+    /// Other volumes that wrote blocks which versions of a volume may have.
+    fn writers_of(&self, volume: VolumeId) -> Vec<VolumeId> {
+        let config = self.config.borrow();
+        let volume = config.volumes.iter().find(|config| config.id == volume.0);
+        volume.map_or(Vec::new(), |volume| volume.writers.iter().copied().map(VolumeId).collect())
     }
 
     /// Whether a volume shares blocks with a snapshot, its own or the one that it was cloned from.

@@ -27,6 +27,7 @@ mod mirrored_memory;
 mod multihost;
 mod openings;
 mod polls;
+mod promotions;
 pub(crate) mod rack;
 mod reservations;
 mod resilvers;

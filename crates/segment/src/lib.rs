@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod bindings;
 mod chain;
 mod classes;
 mod copies;
@@ -12,6 +13,7 @@ mod table;
 mod victims;
 mod writer;
 
+pub use bindings::Bindings;
 pub use chain::{Frame, JournalBlocks, JournalReader};
 pub use classes::{Classes, MAP_STREAM, STREAMS};
 pub use error::{BlockFault, FooterFault, JournalFault, RowLocation, SegmentError};

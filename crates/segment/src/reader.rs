@@ -1,25 +1,25 @@
 //! Verified reads: every block is checked against its sum, and repaired from redundancy if needed.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::Array;
 use forebay_device::{IoBuf, IoBytes};
-use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, FooterPlace, pages_of, sum_in_page};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::SegmentTable;
 use crate::error::{BlockFault, FooterFault, SegmentError};
 use crate::pages::Pages;
+use crate::{Bindings, SegmentTable};
 
 /// Blocks to read: consecutive on media and in the volume.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Address of the first block.
     pub addr: BlockAddr,
-    /// Their volume.
+    /// The volume that has them. Their checksums bind it, or a volume whose blocks it may have.
     pub volume: VolumeId,
     /// First block in the volume.
     pub lba: Lba,
@@ -71,6 +71,7 @@ pub struct Reader {
     table: Rc<SegmentTable>,
     pool: u64,
     pages: Pages,
+    bindings: RefCell<Bindings>,
 }
 
 impl Reader {
@@ -78,7 +79,25 @@ impl Reader {
     /// of 4 KiB has the sums of 3 MiB of data.
     #[must_use]
     pub fn new(array: Rc<Array>, table: Rc<SegmentTable>, pool: u64, pages_bytes: u64) -> Rc<Self> {
-        Rc::new(Self { array, table, pool, pages: Pages::new(pages_bytes) })
+        let (pages, bindings) = (Pages::new(pages_bytes), RefCell::default());
+        Rc::new(Self { array, table, pool, pages, bindings })
+    }
+
+    /// Sets which other volumes may have written blocks that `volume` has.
+    pub fn set_writers(&self, volume: VolumeId, writers: &[VolumeId]) {
+        self.bindings.borrow_mut().set(volume, writers);
+    }
+
+    /// Whose blocks each volume may have.
+    #[must_use]
+    pub fn bindings(&self) -> Bindings {
+        self.bindings.borrow().clone()
+    }
+
+    /// Whether `block` is what `volume` has at `lba` with the checksum `sum`.
+    #[must_use]
+    pub fn fits(&self, at: (VolumeId, Lba), block: &[u8], sum: u64) -> bool {
+        self.bindings.borrow().fit(self.pool, at, block, sum)
     }
 
     /// Memory of the cached footer pages, in bytes.
@@ -113,7 +132,7 @@ impl Reader {
             let block = &mut buf[index * BLOCK_LEN..(index + 1) * BLOCK_LEN];
             let sum = wanted.sums[index].map_or_else(|| missing[index].clone(), Ok);
             let outcome = match sum {
-                Ok(sum) if block_sum(self.pool, wanted.volume, lba, block) == sum => continue,
+                Ok(sum) if self.fits((wanted.volume, lba), block, sum) => continue,
                 Ok(sum) => {
                     self.recover(wanted, index, sum).await.map(|g| block.copy_from_slice(&g))
                 }
@@ -167,8 +186,7 @@ impl Reader {
                 let mut blocks =
                     span[range.clone()].chunks(BLOCK_LEN).zip(sums).zip(wanted.lba.0..);
                 blocks.all(|((block, sum), lba)| {
-                    let here = block_sum(self.pool, wanted.volume, Lba(lba), block);
-                    sum.is_ok_and(|sum| sum == here)
+                    sum.is_ok_and(|sum| self.fits((wanted.volume, Lba(lba)), block, sum))
                 })
             });
             pieces.push(match right {
@@ -191,7 +209,7 @@ impl Reader {
         let versions = self.array.alternatives(addr).await;
         let mut versions =
             versions.map_err(|e| block_error(wanted, index, BlockFault::Unreadable(e)))?;
-        let fits = |version: &IoBuf| block_sum(self.pool, wanted.volume, lba, version) == sum;
+        let fits = |version: &IoBuf| self.fits((wanted.volume, lba), version, sum);
         let Some(right) = versions.find(fits) else {
             return Err(block_error(wanted, index, BlockFault::Checksum));
         };

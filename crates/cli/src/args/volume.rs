@@ -124,6 +124,20 @@ pub enum VolumeCommand {
         #[arg(value_name = "POOL/NEW", value_parser = volume_name)]
         volume: VolumeName,
     },
+    /// Turn a clone and the volume that it was cloned from around.
+    #[command(after_help = "Example:\n  forebay volume promote tank/test\n\n\
+        The snapshot that the clone began as, and the older ones, become the clone's. The volume \
+        that they were of becomes a clone of that snapshot, and can be destroyed. Clients of both \
+        volumes notice nothing; a snapshot that a client has open by its old name is a reason to \
+        refuse.")]
+    Promote {
+        /// Even while clients have one of these snapshots open: they are disconnected.
+        #[arg(short)]
+        force: bool,
+        /// The clone.
+        #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
+        volume: VolumeName,
+    },
     /// Give a volume or a snapshot another name.
     #[command(after_help = "Examples:\n  forebay volume rename tank/vol0 tank/mail\n  \
         forebay volume rename tank/vol0@monday tank/vol0@week1\n\n\

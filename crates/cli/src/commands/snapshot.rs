@@ -31,6 +31,10 @@ pub async fn snapshot(command: VolumeCommand, access: &PoolAccess) -> Result<Out
             let action = Action::VolumeClone { snapshot: snapshot.volume, spec };
             ask_all(access, &volume.pool, [action]).await
         }
+        VolumeCommand::Promote { force, volume } => {
+            let action = Action::VolumePromote { volume: volume.volume, force };
+            ask_all(access, &volume.pool, [action]).await
+        }
         VolumeCommand::Rename { force, name, new_name } => {
             same_pool(&name, &new_name)?;
             let VolumeName { pool, volume: name } = name;

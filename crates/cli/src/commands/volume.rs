@@ -48,6 +48,7 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
         VolumeCommand::Snapshot { .. }
         | VolumeCommand::Rollback { .. }
         | VolumeCommand::Clone { .. }
+        | VolumeCommand::Promote { .. }
         | VolumeCommand::Rename { .. }
         | VolumeCommand::Hold { .. }
         | VolumeCommand::Release { .. } => snapshot(command, access).await,

@@ -167,6 +167,10 @@ pub enum Action {
         snapshot: String,
         spec: CloneSpec,
     },
+    VolumePromote {
+        volume: String,
+        force: bool,
+    },
     /// How long a stream would be.
     SendSize {
         options: SendOptions,

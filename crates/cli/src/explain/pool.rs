@@ -313,7 +313,14 @@ pub(super) fn volume_hint(error: &VolumeError) -> String {
         }
         VolumeError::SnapshotExists { .. } => "choose another name".to_owned(),
         VolumeError::HasSnapshots { .. } => "'forebay volume destroy -r' destroys them too".into(),
-        VolumeError::HasClones { .. } => "destroy the clones first".to_owned(),
+        VolumeError::HasClones { clones, .. } => {
+            let clone = clones.first().map_or("CLONE", String::as_str);
+            format!("destroy the clones first, or 'forebay volume promote {clone}'")
+        }
+        VolumeError::SnapshotsExist { name, snapshots } => {
+            let snapshot = snapshots.first().map_or("SNAP", String::as_str);
+            format!("'forebay volume rename {name}@{snapshot} {name}@NEW' gives one another name")
+        }
         VolumeError::IsHeld { name, tags } => {
             let tag = tags.first().map_or("TAG", String::as_str);
             format!("'forebay volume release {tag} {name}' lets it go")
@@ -334,6 +341,7 @@ pub(super) fn volume_hint(error: &VolumeError) -> String {
         ),
         VolumeError::Receiving { is_underway: true, .. } => "wait for its end".to_owned(),
         VolumeError::NotReceiving { .. }
+        | VolumeError::NotAClone { .. }
         | VolumeError::BadSize { .. }
         | VolumeError::DedupNeedsSparse { .. }
         | VolumeError::Property(_)

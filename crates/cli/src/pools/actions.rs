@@ -96,6 +96,19 @@ pub(super) async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failu
     Ok(())
 }
 
+/// Whether an action takes volumes or snapshots from their clients.
+pub(super) fn takes_away(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::VolumeDestroy { .. }
+            | Action::VolumeRename { .. }
+            | Action::VolumePromote { .. }
+            | Action::SnapshotDestroy { .. }
+            | Action::SnapshotRename { .. }
+            | Action::VolumeRollback { .. }
+    )
+}
+
 /// The volumes and snapshots (`POOL/VOL[@SNAP]`) that an action takes from their clients, and
 /// whether it does so while there are some.
 pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, bool), Failure> {
@@ -113,6 +126,7 @@ pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, b
             let volume = snapshot.split('@').next().unwrap_or(snapshot);
             (vec![volume.to_owned()], *force)
         }
+        Action::VolumePromote { volume, force } => (pool.snapshots_to_promote(volume)?, *force),
         Action::VolumeRename { volume, force, .. } => {
             let mut names = vec![volume.clone()];
             names.extend(pool.snapshots_of_spec(&format!("{volume}@%"))?);
@@ -138,6 +152,7 @@ pub(super) async fn take_away(pool: &Pool, action: &Action) -> Result<(), Failur
         Action::SnapshotRename { snapshot, new_name, .. } => {
             pool.rename_snapshot(snapshot, new_name).await?;
         }
+        Action::VolumePromote { volume, .. } => pool.promote_volume(volume).await?,
         Action::VolumeRename { volume, new_name, .. } => {
             pool.rename_volume(volume, new_name).await?;
         }

@@ -320,6 +320,18 @@ pub enum VolumeError {
         /// `POOL/VOL@SNAP`.
         name: String,
     },
+    /// The clone has snapshots of the same names as some that it would get.
+    SnapshotsExist {
+        /// `POOL/VOL`.
+        name: String,
+        /// The names without the volume's.
+        snapshots: Vec<String>,
+    },
+    /// Only a clone can be promoted.
+    NotAClone {
+        /// `POOL/VOL`.
+        name: String,
+    },
     /// The volume has snapshots, which would go with it.
     HasSnapshots {
         /// `POOL/VOL`.

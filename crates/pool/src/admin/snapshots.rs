@@ -126,6 +126,7 @@ impl Pool {
         let snapshots = new.into_iter().zip(first..).map(|((volume, name), id)| Snapshot {
             id: VolumeId(id),
             volume: volume.id,
+            taken_of: volume.id,
             name,
             commit: 0,
             created_at,
@@ -313,6 +314,7 @@ impl Pool {
             size_bytes: snapshot.size_bytes,
             sparse: true,
             origin: Some(snapshot.id.0),
+            writers: Vec::new(),
             properties: spec.properties.clone(),
         };
         let mut config = self.config.borrow().clone();

@@ -169,6 +169,7 @@ impl Pool {
                 size_bytes: spec.size_bytes,
                 sparse: spec.sparse,
                 origin: None,
+                writers: Vec::new(),
                 properties: spec.properties.clone(),
             };
             config.volumes.push(volume.clone());

@@ -192,7 +192,7 @@ impl Pool {
         let mut is_right = true;
         for ((block, sum), index) in data.chunks_exact(BLOCK_LEN).zip(sums).zip(0..) {
             let lba = Lba(fetch.wanted.lba.0 + u64::from(index));
-            if block_sum(self.guid, fetch.wanted.volume, lba, block) != *sum {
+            if !self.store.reader.fits((fetch.wanted.volume, lba), block, *sum) {
                 is_right = false;
                 if let Err(fault) = device.note_wrong(*position + index, *sum) {
                     self.cache_device_failed(device, fault);
@@ -216,7 +216,9 @@ impl Pool {
             let is_ghost = |ghosts: &mut Option<Ghosts>| ghosts.as_mut()?.take(key).then_some(());
             if is_ghost(&mut self.cache_devices.ghosts.borrow_mut()).is_some() {
                 let lba = Lba(fetch.wanted.lba.0 + u64::from(index));
-                let sum = block_sum(self.guid, fetch.wanted.volume, lba, block);
+                let known = fetch.wanted.sums[index as usize];
+                let sum =
+                    known.unwrap_or_else(|| block_sum(self.guid, fetch.wanted.volume, lba, block));
                 self.cache_devices.admit(Indexed { key, sum }, block);
             }
         }

@@ -331,8 +331,8 @@ impl Pool {
     }
 
     fn is_right(&self, entry: &Live, block: &[u8]) -> bool {
-        let sum = forebay_format::checksum::block_sum(self.guid, entry.volume, entry.lba, block);
-        entry.sum == Some(sum)
+        let fits = |sum| self.store.reader.fits((entry.volume, entry.lba), block, sum);
+        entry.sum.is_some_and(fits)
     }
 
     /// Live blocks of a segment that the group being written does not overwrite, in order. They
@@ -365,12 +365,11 @@ impl Pool {
         let mut live = Vec::with_capacity(info.live as usize);
         for (block, (volume, lba)) in found {
             let here = BlockAddr::new(segment, block);
-            if let Some((_, mapped)) = map.owner(volume, lba, here) {
-                if !overwritten(&volume, lba) || self.has_versions(volume) {
-                    let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
-                    let sum = mapped.sum.or_else(in_footer);
-                    live.push(Live { block, volume, lba, sum });
-                }
+            let Some((owner, mapped)) = map.owner(volume, lba, here) else { continue };
+            if !overwritten(&owner, lba) || self.has_versions(owner) {
+                let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
+                let sum = mapped.sum.or_else(in_footer);
+                live.push(Live { block, volume, lba, sum });
             }
         }
         live

@@ -1,5 +1,6 @@
 //! What a group does to the versions of volumes: old blocks go to snapshots, snapshots are taken at
-//! the group's end, and those that are destroyed let go of their blocks, a part with each group.
+//! the group's end, clones are promoted then, and snapshots that are destroyed let go of their
+//! blocks, a part with each group.
 
 use forebay_format::map_record::{Delta, LEAF_BLOCKS};
 use forebay_map::Kept;
@@ -84,6 +85,9 @@ impl Pool {
             self.store.map.borrow_mut().add_snapshot(volume, snapshot.id);
             self.snapshots.insert(snapshot);
         }
+        if let Some(clone) = end.promoted {
+            self.promote(clone, delta).await;
+        }
         let mut left = LEAVES_LET_GO;
         while left > 0 && self.snapshots.has_dying() {
             for snapshot in self.snapshots.dying() {
@@ -132,6 +136,25 @@ impl Pool {
         delta.drop_volume(snapshot);
         self.snapshots.remove(snapshot);
         self.health.lost.borrow_mut().forget(snapshot);
+    }
+
+    /// Promotes a clone. Nothing else changes the map meanwhile, and readers see it as it was until
+    /// the last step.
+    async fn promote(&self, clone: VolumeId, delta: &mut Delta) {
+        let begun = self.store.map.borrow().begin_promotion(clone);
+        let Some(mut promotion) = begun else { return };
+        let mut slices = rt::Slices::new();
+        let kept = &mut |kept: Kept<'_>| kept.note_in(delta);
+        while self.store.map.borrow().promote_leaf(&mut promotion, kept) {
+            rt::model_work(work::LEAF);
+            slices.step().await;
+        }
+        // No await in here: what readers find follows from all of it.
+        let parent = promotion.parent();
+        self.store.map.borrow_mut().finish_promotion(promotion);
+        self.exchange_roles(parent, clone);
+        self.link_versions(parent);
+        self.link_versions(clone);
     }
 
     /// Gives a volume back what its newest living snapshot has.

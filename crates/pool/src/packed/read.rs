@@ -10,7 +10,7 @@ use forebay_format::FormatError;
 use forebay_format::packed::{Codec, UnitEntry, unit_in};
 use forebay_map::{Located, PACKED_VOLUME, PackedRef};
 use forebay_rt as rt;
-use forebay_segment::Wanted;
+use forebay_segment::{Bindings, Wanted};
 use forebay_units::{BLOCK_LEN, BlockAddr, Lba, Nanos, VolumeId};
 
 use crate::Pool;
@@ -28,7 +28,7 @@ pub(crate) struct PackedPart {
     pub at_bytes: usize,
     /// The first one in the volume that is read.
     pub lba: Lba,
-    /// The volume that wrote them, and the first block there.
+    /// The volume that has them, and the first block there.
     pub home: VolumeId,
     pub bound: Lba,
     /// The reference to the first one.
@@ -65,6 +65,7 @@ pub(crate) struct PackedPlan {
     pieces: Vec<Piece>,
     needed: BTreeMap<u64, Needed>,
     end_bytes: usize,
+    bindings: Bindings,
 }
 
 /// Why a compressed block cannot be read, though its packed blocks have the right checksums.
@@ -108,7 +109,7 @@ pub(crate) type Unpacked = Result<Vec<(usize, Vec<u8>)>, (usize, PackedFault)>;
 
 impl PackedPlan {
     /// What must be read for `parts`, into a buffer from `from_bytes` on.
-    pub fn of(parts: &[PackedPart], from_bytes: usize) -> Self {
+    pub fn of(parts: &[PackedPart], from_bytes: usize, bindings: Bindings) -> Self {
         let (mut pieces, mut needed) = (Vec::new(), BTreeMap::new());
         for part in parts {
             for index in 0..part.blocks {
@@ -128,7 +129,7 @@ impl PackedPlan {
             needed.at_bytes = end_bytes;
             end_bytes += BLOCK_LEN;
         }
-        Self { pieces, needed, end_bytes }
+        Self { pieces, needed, end_bytes, bindings }
     }
 
     /// Where the buffer ends.
@@ -160,7 +161,8 @@ impl PackedPlan {
                 usize::from(piece.from.index) == index
                     && piece.at_bytes == first.at_bytes + index * BLOCK_LEN
             });
-            if (unit.volume, unit.lba) == (first.home, first.bound)
+            if self.bindings.allow(first.home, unit.volume)
+                && unit.lba == first.bound
                 && pieces.len() == usize::from(unit.blocks)
                 && in_order
             {
@@ -181,7 +183,7 @@ impl PackedPlan {
             let data = data.map_err(|_| faulty(PackedFault::NotAUnit))?;
             for piece in pieces {
                 let index = piece.from.index;
-                let is_mine = unit.volume == piece.home
+                let is_mine = self.bindings.allow(piece.home, unit.volume)
                     && unit.lba.0 + u64::from(index) == piece.bound.0
                     && index < unit.blocks;
                 if !is_mine {
@@ -232,7 +234,7 @@ impl Pool {
 
     /// Reads compressed blocks without the cache; `None` if one cannot be read.
     pub(crate) async fn read_packed(&self, parts: &[PackedPart]) -> Option<Vec<(usize, Vec<u8>)>> {
-        let plan = PackedPlan::of(parts, 0);
+        let plan = PackedPlan::of(parts, 0, self.store.reader.bindings());
         let packed = self.fetch_packed(&plan).await?;
         plan.unpack_from(packed.freeze()).await.ok()
     }
@@ -240,7 +242,7 @@ impl Pool {
     /// Reads the units of compressed blocks, as far as all of their blocks are wanted; `None` if
     /// one cannot be read.
     pub(crate) async fn read_units(&self, parts: &[PackedPart]) -> Option<Vec<WholeUnit>> {
-        let plan = PackedPlan::of(parts, 0);
+        let plan = PackedPlan::of(parts, 0, self.store.reader.bindings());
         let packed = self.fetch_packed(&plan).await?;
         plan.whole_units(&packed)
     }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use forebay_array::BlockVerdict;
-use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, footer_blocks};
 use forebay_segment::{SegmentInfo, SegmentKind};
 use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
@@ -103,7 +102,7 @@ impl Pool {
             Some(Owner::Data(volume, lba, sum)) => {
                 // The block may have been overwritten since the back references were made.
                 let still = self.store.map.borrow().owner(*volume, *lba, addr).is_some();
-                match block_sum(self.guid, *volume, *lba, block) == *sum {
+                match self.store.reader.fits((*volume, *lba), block, *sum) {
                     true => BlockVerdict::Good,
                     false if still => BlockVerdict::Bad,
                     false => BlockVerdict::Dead,

@@ -377,11 +377,38 @@ impl Run {
         self.model.snapshots.get_mut(&name).unwrap().truncate(at + 1);
     }
 
+    async fn promote(&mut self, name: String) {
+        let Some(origin) = self.model.origins.get(&name).cloned() else {
+            let refused = self.pool.promote_volume(&name).await;
+            assert!(matches!(refused, Err(VolumeError::NotAClone { .. })), "{refused:?}");
+            return;
+        };
+        self.pool.promote_volume(&name).await.unwrap();
+        let (parent, _) = origin.split_once('@').unwrap();
+        let renamed = |snapshot: &str| snapshot.replace(&format!("{parent}@"), &format!("{name}@"));
+        let old = self.model.snapshots.get_mut(parent).unwrap();
+        let at = old.iter().position(|(snapshot, _)| *snapshot == origin).unwrap();
+        let moved: Vec<_> = old.drain(..=at).map(|(s, content)| (renamed(&s), content)).collect();
+        let names: Vec<String> = moved.iter().map(|(snapshot, _)| snapshot.clone()).collect();
+        self.model.snapshots.entry(name.clone()).or_default().splice(0..0, moved);
+        let of_parent = self.model.origins.insert(parent.to_owned(), renamed(&origin));
+        match of_parent {
+            Some(older) => self.model.origins.insert(name.clone(), older),
+            None => self.model.origins.remove(&name),
+        };
+        for other in self.model.origins.values_mut() {
+            let new = renamed(other);
+            if names.contains(&new) {
+                *other = new;
+            }
+        }
+    }
+
     async fn step(&mut self) {
         self.write_ballast(500).await;
         let name = self.volume();
         let snapshots = self.model.snapshots.get(&name).cloned().unwrap_or_default();
-        match rt::random_below(20) {
+        match rt::random_below(23) {
             0..=8 => self.write().await,
             9..=11 => {
                 let snapshot = format!("{name}@{}", self.name());
@@ -416,7 +443,7 @@ impl Run {
             16 => self.roll_back(name, &snapshots).await,
             17 => {
                 let has_clones = snapshots.iter().any(|(snapshot, _)| self.is_origin(snapshot));
-                if name == "v" || has_clones {
+                if self.model.volumes.len() == 1 || has_clones {
                     return;
                 }
                 self.pool.destroy_volume(&name, true).await.unwrap();
@@ -425,6 +452,7 @@ impl Run {
                 self.model.origins.remove(&name);
             }
             18 => self.pool.sync().await.unwrap(),
+            19..=21 => self.promote(name).await,
             _ => {
                 self.pool.export().await.unwrap();
                 let (paths, options) = (names(&["a", "b", "c", "l"]), ImportOptions::default());

@@ -88,7 +88,7 @@ impl Pool {
         self.keep_hidden(volume, RECEIVING, text);
     }
 
-    fn keep_hidden(&self, volume: &VolumeState, name: &str, value: Option<String>) {
+    pub(crate) fn keep_hidden(&self, volume: &VolumeState, name: &str, value: Option<String>) {
         let set = |properties: &mut BTreeMap<String, String>| match &value {
             Some(value) => {
                 properties.insert(name.to_owned(), value.clone());
@@ -120,7 +120,7 @@ impl Pool {
 }
 
 impl VolumeState {
-    fn property(&self, name: &str) -> Option<String> {
+    pub(crate) fn property(&self, name: &str) -> Option<String> {
         self.properties.borrow().get(name).cloned()
     }
 
@@ -132,7 +132,7 @@ impl VolumeState {
 
 /// The identity of a snapshot that was taken in pool `pool`: never 0.
 fn original_guid(pool: u64, snapshot: &Snapshot) -> u64 {
-    let (id, volume) = (u64::from(snapshot.id.0), u64::from(snapshot.volume.0));
+    let (id, volume) = (u64::from(snapshot.id.0), u64::from(snapshot.taken_of.0));
     let facts = [pool, id, volume, snapshot.commit, snapshot.created_at].map(u64::to_le_bytes);
     crc64_of_parts(&facts.each_ref().map(|fact| &fact[..])).max(1)
 }

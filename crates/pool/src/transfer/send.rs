@@ -229,6 +229,7 @@ fn unlimited(snapshot: &Snapshot, volume: &str) -> Rc<VolumeState> {
         size_bytes: snapshot.size_bytes,
         sparse: true,
         origin: None,
+        writers: Vec::new(),
         properties: BTreeMap::from([("primarycache".to_owned(), "none".to_owned())]),
     })
 }

@@ -222,6 +222,21 @@ fn dedup_needs(f: &mut fmt::Formatter<'_>, volume: &str, has_refs: bool) -> fmt:
     )
 }
 
+impl VolumeError {
+    /// Why a clone is not promoted.
+    fn fmt_promotion(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SnapshotsExist { name, snapshots } => write!(
+                f,
+                "clone '{name}' has snapshots with names of those that it would get: {}",
+                snapshots.join(", ")
+            ),
+            Self::NotAClone { name } => write!(f, "volume '{name}' is not a clone"),
+            other => unreachable!("{other:?} is about something else"),
+        }
+    }
+}
+
 impl fmt::Display for VolumeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -229,6 +244,7 @@ impl fmt::Display for VolumeError {
             Self::Exists { pool, volume } => write!(f, "volume '{pool}/{volume}' exists"),
             Self::NoSnapshot { pool, name } => write!(f, "pool '{pool}' has no snapshot '{name}'"),
             Self::SnapshotExists { name } => write!(f, "snapshot '{name}' exists"),
+            Self::SnapshotsExist { .. } | Self::NotAClone { .. } => self.fmt_promotion(f),
             Self::HasSnapshots { name, count } => {
                 let s = if *count == 1 { "" } else { "s" };
                 write!(f, "volume '{name}' has {count} snapshot{s}")
@@ -248,11 +264,10 @@ impl fmt::Display for VolumeError {
             Self::TooManyHolds { name } => {
                 write!(f, "snapshot '{name}' has as many tags as a snapshot can have")
             }
-            Self::NotNewest { name, newer } => write!(
-                f,
-                "'{name}' is not the newest snapshot of its volume; newer: {}",
-                newer.join(", ")
-            ),
+            Self::NotNewest { name, newer } => {
+                let newer = newer.join(", ");
+                write!(f, "'{name}' is not the newest snapshot of its volume; newer: {newer}")
+            }
             Self::CompressionNeedsSparse { volume } => needs_sparse(f, volume, "compressed"),
             Self::DedupNeedsSparse { volume, has_refs } => dedup_needs(f, volume, *has_refs),
             Self::OldFormat { pool, version, needed, what } => {

@@ -1,0 +1,282 @@
+//! Promotion of clones: names, properties and figures, what is refused, streams and changed blocks
+//! across it, and contents under the cleaner, crashes and failed devices.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
+
+use super::rack::memory;
+use super::transfers::{PLAIN, receive, sent, since, snapshot, target, whole};
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
+use crate::status::ScanPhase;
+use crate::{Opener, Pool, VolumeError};
+
+const BLOCK: u64 = 4096;
+const DEVICES: [&str; 4] = ["a", "b", "c", "l"];
+
+async fn pool_with(properties: &[(&str, &str)], sparse: bool) -> (Rc<Pool>, Rc<dyn Opener>) {
+    let shelf: Rc<dyn Opener> = memory(&DEVICES, 64 << 20);
+    let spec = spec(Layout::Raidz1, &DEVICES[..3], &["l"]);
+    let pool = Pool::create(shelf.clone(), "tank", &spec).await.unwrap();
+    let properties = properties.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+    let v = VolumeSpec { sparse, properties: properties.collect(), ..volume(8 << 20) };
+    pool.create_volume(&v).await.unwrap();
+    (pool, shelf)
+}
+
+async fn clone(pool: &Pool, snapshot: &str, name: &str) {
+    let spec = CloneSpec { name: name.into(), properties: BTreeMap::new() };
+    pool.clone_snapshot(snapshot, &spec).await.unwrap();
+}
+
+async fn imported(shelf: &Rc<dyn Opener>, force: bool) -> Rc<Pool> {
+    let options = ImportOptions { force, ..ImportOptions::default() };
+    Pool::import(shelf.clone(), &names(&DEVICES), "tank", &options).await.unwrap()
+}
+
+fn volume_of(pool: &Rc<Pool>, name: &str) -> Device {
+    pool.open_volume(name).unwrap()
+}
+
+async fn snapshot_names(pool: &Pool) -> Vec<String> {
+    pool.list_snapshots().await.into_iter().map(|snapshot| snapshot.name).collect()
+}
+
+async fn scrub_is_clean(pool: &Pool) {
+    pool.scrub().await.unwrap();
+    let scan = loop {
+        rt::sleep(Nanos::from_millis(100)).await;
+        let scan = pool.status().scan.unwrap();
+        if scan.state != ScanPhase::InProgress {
+            break scan;
+        }
+    };
+    assert_eq!((scan.errors, scan.repaired_bytes), (0, 0));
+}
+
+/// @a and @b of `v`, a clone `c` of @b, and @d of each, all of which differ.
+async fn branch(pool: &Rc<Pool>) {
+    let v = volume_of(pool, "v");
+    v.write(0, stamp(256 << 10, 1), false).await.unwrap();
+    snapshot(pool, "v@a").await;
+    v.write(16 << 10, stamp(16 << 10, 2), false).await.unwrap();
+    snapshot(pool, "v@b").await;
+    clone(pool, "v@b", "c").await;
+    let c = volume_of(pool, "c");
+    c.write(64 << 10, stamp(16 << 10, 3), false).await.unwrap();
+    c.discard(96 << 10, 16 << 10, false).await.unwrap();
+    v.write(128 << 10, stamp(16 << 10, 4), false).await.unwrap();
+    v.discard(160 << 10, 16 << 10, false).await.unwrap();
+    v.write(1 << 20, stamp(4096, 5), false).await.unwrap();
+    pool.take_snapshots(&names(&["v@d", "c@e"])).await.unwrap();
+    c.write(0, stamp(4096, 6), true).await.unwrap();
+    v.write(8192, stamp(4096, 7), true).await.unwrap();
+}
+
+/// The versions of [`branch`], where `old` has @a and @b.
+async fn expect_branch(pool: &Rc<Pool>, old: &str) {
+    let patched = |base: &[u8], at: usize, data: &[u8]| {
+        let mut now = base.to_vec();
+        now[at..at + data.len()].copy_from_slice(data);
+        now
+    };
+    let a = stamp(256 << 10, 1).to_vec();
+    let b = patched(&a, 16 << 10, &stamp(16 << 10, 2));
+    let e = patched(&b, 64 << 10, &stamp(16 << 10, 3));
+    let e = patched(&e, 96 << 10, &[0; 16 << 10]);
+    let d = patched(&b, 128 << 10, &stamp(16 << 10, 4));
+    let d = patched(&d, 160 << 10, &[0; 16 << 10]);
+    let c = patched(&e, 0, &stamp(4096, 6));
+    let v = patched(&d, 8192, &stamp(4096, 7));
+    expect(&volume_of(pool, "v"), 0, &v).await;
+    expect(&volume_of(pool, "c"), 0, &c).await;
+    for (volume, name, data) in [(old, "a", a), (old, "b", b), ("v", "d", d), ("c", "e", e)] {
+        let device = pool.open_snapshot(&format!("{volume}@{name}")).unwrap();
+        expect(&device, 0, &data).await;
+        let last = if name == "d" { stamp(4096, 5).to_vec() } else { vec![0; 4096] };
+        expect(&device, 1 << 20, &last).await;
+    }
+}
+
+#[test]
+fn a_clone_and_its_volume_change_places() {
+    for (properties, sparse) in [
+        (&[][..], false),
+        (&[("compression", "zstd-1")][..], true),
+        (&[("dedup", "on")][..], true),
+        (&[("dedup", "verify"), ("compression", "lz4")][..], true),
+    ] {
+        Runtime::simulated(1).block_on(async move {
+            let (mut pool, shelf) = pool_with(properties, sparse).await;
+            branch(&pool).await;
+            pool.sync().await.unwrap();
+            let taken = pool.summary().alloc_bytes;
+            let free = pool.summary().available_bytes;
+            pool.hold_snapshot("v@a", "backup", false).await.unwrap();
+            for old in ["c", "v", "c"] {
+                let new = if old == "c" { "v" } else { "c" };
+                pool.promote_volume(old).await.unwrap();
+                expect_branch(&pool, old).await;
+                let status = |name: &str| pool.get_volume(name).unwrap();
+                assert_eq!(status(new).origin.unwrap(), format!("tank/{old}@b"));
+                assert_eq!(status(old).origin, None);
+                let mut expected = [("c", "e"), (old, "a"), (old, "b"), ("v", "d")]
+                    .map(|(volume, name)| format!("tank/{volume}@{name}"));
+                expected.sort();
+                let mut listed = snapshot_names(&pool).await;
+                listed.sort();
+                assert_eq!(listed, expected);
+                assert_eq!(pool.summary().alloc_bytes, taken, "nothing was written or freed");
+                assert_eq!(pool.summary().available_bytes, free);
+                let held = format!("{old}@a");
+                let refused = pool.destroy_snapshots(&[held]).await;
+                assert!(matches!(refused, Err(VolumeError::IsHeld { .. })));
+                let refused = pool.destroy_volume(old, true).await;
+                assert!(matches!(
+                    refused,
+                    Err(VolumeError::HasClones { .. } | VolumeError::IsHeld { .. })
+                ));
+                pool.export().await.unwrap();
+                drop(pool);
+                pool = imported(&shelf, false).await;
+                expect_branch(&pool, old).await;
+            }
+            scrub_is_clean(&pool).await;
+            // The volume may go now, and the clone keeps what they shared.
+            pool.destroy_volume("v", true).await.unwrap();
+            pool.hold_snapshot("c@a", "backup", true).await.unwrap();
+            pool.offline("b").await.unwrap();
+            expect(&volume_of(&pool, "c"), 128 << 10, &stamp(256 << 10, 1)[128 << 10..]).await;
+            let a = pool.open_snapshot("c@a").unwrap();
+            expect(&a, 0, &stamp(256 << 10, 1)).await;
+            drop(a);
+            pool.roll_back_volume("c@a", true).await.unwrap();
+            expect(&volume_of(&pool, "c"), 0, &stamp(256 << 10, 1)).await;
+            pool.online("b").await.unwrap();
+            pool.destroy_volume("c", true).await.unwrap();
+            pool.sync().await.unwrap();
+            assert_eq!(pool.summary().alloc_bytes, 0);
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_promoted_is_refused_and_stays() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, _) = pool_with(&[], true).await;
+        let refused = pool.promote_volume("v").await;
+        assert!(matches!(refused, Err(VolumeError::NotAClone { name }) if name == "tank/v"));
+        let refused = pool.promote_volume("x").await;
+        assert!(matches!(refused, Err(VolumeError::NotFound { .. })));
+        branch(&pool).await;
+        snapshot(&pool, "c@a").await;
+        let refused = pool.promote_volume("c").await;
+        let Err(VolumeError::SnapshotsExist { name, snapshots }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!((name.as_str(), snapshots), ("tank/c", vec!["a".to_owned()]));
+        expect_branch(&pool, "v").await;
+        pool.rename_snapshot("c@a", "f").await.unwrap();
+        pool.sync.version.set(8);
+        let refused = pool.promote_volume("c").await;
+        assert!(matches!(refused, Err(VolumeError::OldFormat { version: 8, needed: 9, .. })));
+        pool.upgrade().await.unwrap();
+        let open = pool.open_snapshot("v@a").unwrap();
+        pool.promote_volume("c").await.unwrap();
+        // A client of the old name has lost it.
+        assert!(open.read(0, forebay_device::IoBuf::zeroed(4096)).await.is_err());
+        expect_branch(&pool, "c").await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn streams_and_changed_blocks_go_across_a_promotion() {
+    Runtime::simulated(1).block_on(async {
+        let (tank, _) = pool_with(&[], true).await;
+        branch(&tank).await;
+        let back = target().await;
+        receive(&back, &sent(&tank, &whole("v@a")).await, PLAIN).await.unwrap();
+        clone(&back, "w@a", "x").await;
+        tank.promote_volume("c").await.unwrap();
+        // The snapshot has another name, and is the same for a pool that has received it.
+        receive(&back, &sent(&tank, &since("b", "c@e")).await, PLAIN).await.unwrap_err();
+        receive(&back, &sent(&tank, &since("a", "c@b")).await, PLAIN).await.unwrap();
+        receive(&back, &sent(&tank, &since("b", "c@e")).await, PLAIN).await.unwrap();
+        for name in ["b", "e"] {
+            let mut sides = Vec::new();
+            for (pool, volume) in [(&tank, "c"), (&back, "w")] {
+                let device = pool.open_snapshot(&format!("{volume}@{name}")).unwrap();
+                let buf = forebay_device::IoBuf::zeroed(8 << 20);
+                sides.push(device.read(0, buf).await.unwrap());
+            }
+            assert!(sides[0][..] == sides[1][..], "@{name}");
+        }
+        // So is one that was received, for the next pool.
+        back.promote_volume("x").await.unwrap();
+        let far = target().await;
+        receive(&far, &sent(&back, &whole("x@a")).await, PLAIN).await.unwrap();
+        receive(&far, &sent(&tank, &since("a", "c@b")).await, PLAIN).await.unwrap();
+        let base = tank.snapshot_before("c", "b").unwrap();
+        let changed = |name: &str, at: u64| {
+            let runs = tank.changes_since(name, base, at, 4096).unwrap();
+            runs[0].changed
+        };
+        for (at, is_changed) in [(0, true), (16 << 10, false), (64 << 10, true), (96 << 10, true)] {
+            assert_eq!(changed("c", at), is_changed, "offset {at}");
+        }
+        assert!(!changed("c@e", 0) && changed("c@e", 64 << 10));
+        assert_eq!(tank.snapshots_before("c@e").unwrap(), ["a", "b"]);
+        assert_eq!(tank.snapshots_before("v").unwrap(), ["d"]);
+        for pool in [tank, back, far] {
+            pool.export().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_answered_promotion_survives_a_crash() {
+    let shelf: Rc<dyn Opener> = memory(&DEVICES, 64 << 20);
+    let kept = shelf.clone();
+    let world = Runtime::simulated(1);
+    world.block_on(async move {
+        let spec = spec(Layout::Raidz1, &DEVICES[..3], &["l"]);
+        let pool = Pool::create(kept, "tank", &spec).await.unwrap();
+        pool.create_volume(&VolumeSpec { sparse: true, ..volume(8 << 20) }).await.unwrap();
+        branch(&pool).await;
+        pool.promote_volume("c").await.unwrap();
+        volume_of(&pool, "v").write(4 << 20, stamp(4096, 8), true).await.unwrap();
+        volume_of(&pool, "c").write(4 << 20, stamp(4096, 9), true).await.unwrap();
+    });
+    drop(world);
+    Runtime::simulated(2).block_on(async move {
+        let pool = imported(&shelf, true).await;
+        expect_branch(&pool, "c").await;
+        expect(&volume_of(&pool, "v"), 4 << 20, &stamp(4096, 8)).await;
+        expect(&volume_of(&pool, "c"), 4 << 20, &stamp(4096, 9)).await;
+        // Blocks that moved to another volume are still found by the cleaner.
+        let ballast = VolumeSpec { name: "ballast".into(), ..volume(64 << 20) };
+        pool.create_volume(&ballast).await.unwrap();
+        let ballast = volume_of(&pool, "ballast");
+        for round in 0..3 {
+            for at in 0..(64 << 20) / (256 << 10) {
+                let at = (at * 37 % 256) * (256 << 10);
+                ballast.write(at, stamp(192 << 10, round), false).await.unwrap();
+            }
+        }
+        for block in (0..64).map(|block| block * 16 * BLOCK) {
+            ballast.write(block, stamp(4096, block), false).await.unwrap();
+            pool.sync().await.unwrap();
+        }
+        assert!(pool.stats().segments.cleaned > 0);
+        expect_branch(&pool, "c").await;
+        scrub_is_clean(&pool).await;
+        drop(ballast);
+        pool.export().await.unwrap();
+    });
+}
