@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pools that earlier programs made and that were killed under writes (formats 5, 6 and 7,
+# Pools that earlier programs made and that were killed under writes (formats 5 to 8,
 # tests/clients/golden): they are imported with all that was answered, stay as they are, and have
-# snapshots, de-duplication and compression once they are upgraded.
+# snapshots, de-duplication, compression and promotion of clones once they are upgraded.
 . "$(dirname "$0")/lib.sh"
 need nbdcopy xz tar python3
 begin
@@ -30,7 +30,7 @@ stop_server
 
 say "upgrade"
 run "$FOREBAY" pool upgrade old
-[ "$(version)" = 8 ] || fail "the upgrade changed nothing"
+[ "$(version)" = 9 ] || fail "the upgrade changed nothing"
 serve old
 run "$FOREBAY" volume snapshot old/v@a
 random_file other 32M
@@ -133,5 +133,58 @@ serve old7
 run nbdcopy "$(uri old7/v@s)" image
 run python3 expect7.py image v@s
 scrub_clean old7
+stop_server
+
+# Format 8: block i as (i, 1) with a noise of its own, compressed, then @s and a clone c of v, every
+# 7th of v again as (i, 2), 128 blocks trimmed from 64 on, every 5th of c again as (i, 4), and, after
+# the last commit, with FUA, every 11th of v from 1 on as (i, 3). Of w, with dedup too, (i mod 128, 1).
+say "a pool with compressed volumes"
+cat >expect8.py <<'P'
+import hashlib, struct, sys
+image, version = open(sys.argv[1], "rb").read(512 * 4096), sys.argv[2]
+def block(i, n):
+    head = struct.pack("<QQ", i, n)
+    noise = hashlib.sha256(head).digest() + hashlib.sha256(head + b"+").digest()
+    return (head + noise).ljust(1024, b"f").ljust(4096, bytes([i % 251]))
+for i in range(512):
+    right = block(i, 1)
+    if version == "w":
+        right = block(i % 128, 1)
+    elif version == "c" and i % 5 == 0:
+        right = block(i, 4)
+    elif version == "v" and i % 11 == 1:
+        right = block(i, 3)
+    elif version == "v" and 64 <= i < 192:
+        right = bytes(4096)
+    elif version == "v" and i % 7 == 0:
+        right = block(i, 2)
+    assert image[i * 4096:(i + 1) * 4096] == right, "block %d" % i
+P
+rm -f d0 d1 l0
+xz -dc "$HERE/golden/pool-v8.tar.xz" | tar -xf - || fail "the kept pool cannot be unpacked"
+run "$FOREBAY" pool import -f -d "$DIR" old8
+version8() { "$FOREBAY" pool get -H -o value version old8; }
+hold_as_before8() {
+    for kept in "$@"; do
+        run nbdcopy "$(uri "old8/$kept")" image
+        run python3 expect8.py image "${kept/c@/v@}"
+    done
+}
+serve old8
+hold_as_before8 v v@s c w
+refuse "$FOREBAY" volume promote old8/c
+stop_server
+[ "$(version8)" = 8 ] || fail "the import changed the format"
+run "$FOREBAY" pool upgrade old8
+serve old8
+hold_as_before8 v v@s c w
+run "$FOREBAY" volume promote old8/c
+hold_as_before8 v c@s c w
+kill_server
+serve old8
+hold_as_before8 v c@s c w
+run "$FOREBAY" volume destroy old8/v
+hold_as_before8 c@s c w
+scrub_clean old8
 stop_server
 pass
