@@ -9,7 +9,7 @@ use forebay_units::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, flush, read_all, write};
 use crate::leaks::check_space;
-use crate::model::{Model, Presence, snapshot_name, volume_name};
+use crate::model::{Model, Presence, volume_name};
 use crate::scenario::Demand;
 use crate::stamp::Fill;
 use crate::subject::{Pool, Scrubbed, Subject};
@@ -87,13 +87,14 @@ fn is_in_order(model: &Model, name: &str, found: (Presence, bool), demand: Deman
 async fn judge_snapshots<S: Subject>(context: &BootContext<S>, pool: &S::Pool, demand: Demand) {
     let model = &context.model;
     let names = pool.snapshots();
+    model.settle_promotions(&names, demand == Demand::NeverWrong);
     let known = model.snapshots();
-    let is_known = |name: &&String| known.iter().any(|key| snapshot_name(*key) == **name);
+    let is_known = |name: &&String| known.iter().any(|key| model.snapshot_name(*key) == **name);
     if let Some(stranger) = names.iter().find(|name| !is_known(name)) {
         return model.object(Kind::Volumes, format!("snapshot {stranger} was never taken"));
     }
     for key in known {
-        let name = snapshot_name(key);
+        let name = model.snapshot_name(key);
         let is_there = names.contains(&name);
         let presence = model.update_snapshot(key, |s| s.presence).unwrap_or(Presence::Gone);
         if !is_in_order(model, &name, (presence, is_there), demand) {
@@ -119,7 +120,8 @@ async fn judge_snapshot<S: Subject>(
     key: (u32, u32),
     demand: Demand,
 ) {
-    let (model, name) = (&context.model, snapshot_name(key));
+    let model = &context.model;
+    let name = model.snapshot_name(key);
     let Some(device) = pool.snapshot(&name) else {
         return model.object(Kind::Volumes, format!("{name} is listed and cannot be opened"));
     };

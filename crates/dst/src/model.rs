@@ -15,7 +15,7 @@ use crate::scenario::Demand;
 use crate::subject::Sync;
 use crate::verdict::{Failure, Kind};
 
-pub use snapshots::{SnapshotModel, snapshot_name};
+pub use snapshots::{Promotions, SnapshotModel};
 
 mod snapshots;
 
@@ -157,6 +157,8 @@ pub struct Model {
     volumes: RefCell<BTreeMap<u32, VolumeModel>>,
     /// By volume and number.
     snapshots: RefCell<BTreeMap<(u32, u32), SnapshotModel>>,
+    /// The promotions since the last import.
+    pub promotions: RefCell<Promotions>,
     changed: Rc<Notify>,
     clock: Rc<Cell<u64>>,
     failure: RefCell<Option<Failure>>,
@@ -192,6 +194,7 @@ impl Model {
         Rc::new(Self {
             volumes: RefCell::default(),
             snapshots: RefCell::default(),
+            promotions: RefCell::default(),
             changed: Notify::new(),
             clock: Rc::new(Cell::new(1)),
             failure: RefCell::default(),
@@ -222,6 +225,7 @@ impl Model {
         let contents = snapshots.values_mut().filter_map(|snapshot| snapshot.contents.as_mut());
         contents.for_each(|contents| contents.set_clock(fork.clock.clone()));
         drop(snapshots);
+        fork.promotions.replace(self.promotions.borrow().clone());
         fork.available_at_first.set(self.available_at_first.get());
         fork.commits.set(self.commits.get());
         fork.rewinds.set(self.rewinds.get());

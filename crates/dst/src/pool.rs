@@ -264,6 +264,10 @@ impl Pool for ForebayPool {
         Ok(self.pool().roll_back_volume(snapshot, true).await?)
     }
 
+    async fn promote(&self, clone: &str) -> Result<(), Refusal> {
+        Ok(self.pool().promote_volume(clone).await?)
+    }
+
     async fn clone_snapshot(&self, snapshot: &str, volume: &str) -> Result<(), Refusal> {
         let properties = BTreeMap::from_iter(self.services());
         let spec = CloneSpec { name: volume.to_owned(), properties };

@@ -254,6 +254,8 @@ pub enum SnapshotJob {
     RollBack { volume: u32, number: u32 },
     /// Makes volume `clone` out of a snapshot.
     Clone { volume: u32, number: u32, clone: u32 },
+    /// Turns volume `clone` and the one that it was cloned from around.
+    Promote { clone: u32 },
 }
 
 /// Jobs that must be refused.
@@ -309,6 +311,7 @@ impl Admin {
             Admin::Snapshot(SnapshotJob::Destroy { .. }) => "snapshot destroyed",
             Admin::Snapshot(SnapshotJob::RollBack { .. }) => "volume rolled back",
             Admin::Snapshot(SnapshotJob::Clone { .. }) => "volume cloned",
+            Admin::Snapshot(SnapshotJob::Promote { .. }) => "clone promoted",
         }
     }
 

@@ -9,7 +9,7 @@ use forebay_units::SECTOR_BYTES;
 use crate::administrator::Administrator;
 use crate::client::read_all_or_fail;
 use crate::history::History;
-use crate::model::{Presence, snapshot_name, volume_name};
+use crate::model::{Presence, volume_name};
 use crate::scenario::SnapshotJob;
 use crate::subject::{Cause, Pool, Refusal};
 use crate::verdict::Kind;
@@ -17,7 +17,12 @@ use crate::verdict::Kind;
 impl<P: Pool> Administrator<P> {
     /// Performs one job. `None` when what it is about is not there.
     pub(crate) async fn snapshot_job(&self, job: &SnapshotJob) -> Option<Result<(), Refusal>> {
+        if self.model.promotions.borrow().asked.is_some() {
+            // Whether it took effect, and so what snapshots are called, is not known.
+            return None;
+        }
         let key = match *job {
+            SnapshotJob::Promote { clone } => return self.promote(clone).await,
             SnapshotJob::Take { ref volumes, number } => return self.take(volumes, number).await,
             SnapshotJob::ReadAll { number } => return self.read_instant(number).await,
             SnapshotJob::Read { volume, number }
@@ -30,11 +35,13 @@ impl<P: Pool> Administrator<P> {
         }
         match *job {
             SnapshotJob::Take { .. } | SnapshotJob::ReadAll { .. } => None,
+            SnapshotJob::Promote { .. } => None,
             SnapshotJob::Read { .. } => Some(self.read_snapshot(key).await),
             SnapshotJob::Destroy { .. } => Some(self.destroy_snapshot(key).await),
-            SnapshotJob::RollBack { volume, .. } => {
-                self.model.usable(volume, 0, 1)?;
-                Some(self.roll_back(key).await)
+            SnapshotJob::RollBack { .. } => {
+                let owner = self.model.update_snapshot(key, |snapshot| snapshot.owner)?;
+                self.model.usable(owner, 0, 1)?;
+                Some(self.roll_back(key, owner).await)
             }
             SnapshotJob::Clone { clone, .. } => Some(self.clone_snapshot(key, clone).await),
         }
@@ -52,7 +59,7 @@ impl<P: Pool> Administrator<P> {
             return None;
         }
         keys.iter().for_each(|key| model.snapshot_asked(*key));
-        let names: Vec<String> = keys.iter().copied().map(snapshot_name).collect();
+        let names: Vec<String> = keys.iter().map(|key| model.snapshot_name(*key)).collect();
         let outcome = self.pool.take_snapshots(&names).await;
         for key in keys {
             if outcome.is_ok() {
@@ -84,7 +91,7 @@ impl<P: Pool> Administrator<P> {
         let model = &self.model;
         let mut found = Vec::new();
         for key in keys {
-            let name = snapshot_name(*key);
+            let name = model.snapshot_name(*key);
             let Some(device) = self.pool.snapshot(&name) else {
                 return Err(Refusal::new(format!("{name} is not there")));
             };
@@ -97,7 +104,7 @@ impl<P: Pool> Administrator<P> {
                 continue;
             };
             if contents.sectors() != seen.len() as u64 {
-                let (name, sectors) = (snapshot_name(key), seen.len());
+                let (name, sectors) = (model.snapshot_name(key), seen.len());
                 model.object(Kind::Volumes, format!("{name} has {sectors} sectors"));
             }
             read.push((key, contents, seen));
@@ -116,7 +123,7 @@ impl<P: Pool> Administrator<P> {
     async fn destroy_snapshot(&self, key: (u32, u32)) -> Result<(), Refusal> {
         let model = &self.model;
         let clones = model.clones_of(key);
-        let name = snapshot_name(key);
+        let name = model.snapshot_name(key);
         self.set_presence(&[key], Presence::Destroying);
         let outcome = self.pool.destroy_snapshots(std::slice::from_ref(&name)).await;
         self.after_destruction(&[key], clones, &name, outcome)
@@ -165,7 +172,10 @@ impl<P: Pool> Administrator<P> {
     ) -> (Vec<(u32, u32)>, Presence) {
         let model = &self.model;
         let mut all = model.snapshots();
-        all.retain(|key| key.0 == volume && number.is_none_or(|number| key.1 > number));
+        let is_of = |key: &(u32, u32)| {
+            model.update_snapshot(*key, |snapshot| snapshot.owner) == Some(volume)
+        };
+        all.retain(|key| is_of(key) && number.is_none_or(|number| key.1 > number));
         let mut clones = Presence::Gone;
         for key in &all {
             let presence = model.update_snapshot(*key, |snapshot| snapshot.presence);
@@ -180,8 +190,8 @@ impl<P: Pool> Administrator<P> {
         (all, clones)
     }
 
-    async fn roll_back(&self, key: (u32, u32)) -> Result<(), Refusal> {
-        let (model, (volume, number)) = (&self.model, key);
+    async fn roll_back(&self, key: (u32, u32), volume: u32) -> Result<(), Refusal> {
+        let (model, number) = (&self.model, key.1);
         self.read_snapshot(key).await?;
         let (newer, clones) = self.snapshots_after(volume, Some(number));
         model.close(volume).await;
@@ -192,7 +202,7 @@ impl<P: Pool> Administrator<P> {
         };
         model.update(volume, |v| v.rolling_back = Some(Box::new(v.history.rolled_back(&contents))));
         self.set_presence(&newer, Presence::Destroying);
-        let name = snapshot_name(key);
+        let name = model.snapshot_name(key);
         let outcome = self.pool.roll_back(&name).await;
         let is_done = outcome.is_ok();
         let lacks_space = |refusal: &Refusal| refusal.cause == Cause::NoSpace;
@@ -215,6 +225,26 @@ impl<P: Pool> Administrator<P> {
         self.after_destruction(&newer, clones, &name, outcome)
     }
 
+    /// Promotes a clone. `None` when it is none.
+    async fn promote(&self, clone: u32) -> Option<Result<(), Refusal>> {
+        let model = &self.model;
+        let asked = model.origin_of(clone)?;
+        if !model.must_be_there(clone) || !model.must_be_there(asked.parent) {
+            return None;
+        }
+        model.promotions.borrow_mut().asked = Some(asked);
+        let outcome = self.pool.promote(&volume_name(clone)).await;
+        let is_refused = outcome.as_ref().is_err_and(|refusal| refusal.cause == Cause::NoSpace);
+        if outcome.is_ok() || is_refused {
+            let asked = model.promotions.borrow_mut().asked.take();
+            if let Some(asked) = asked.filter(|_| outcome.is_ok()) {
+                model.promoted(&asked);
+                model.promotions.borrow_mut().answered.push(asked);
+            }
+        }
+        Some(outcome)
+    }
+
     async fn clone_snapshot(&self, key: (u32, u32), clone: u32) -> Result<(), Refusal> {
         let model = &self.model;
         self.read_snapshot(key).await?;
@@ -226,7 +256,8 @@ impl<P: Pool> Administrator<P> {
             v.is_sparse = true;
         });
         model.update_snapshot(key, |snapshot| snapshot.clones.push(clone));
-        let outcome = self.pool.clone_snapshot(&snapshot_name(key), &volume_name(clone)).await;
+        let outcome =
+            self.pool.clone_snapshot(&model.snapshot_name(key), &volume_name(clone)).await;
         let presence = match outcome {
             Ok(()) => Presence::Present,
             Err(_) => Presence::Destroying,

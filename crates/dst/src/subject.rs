@@ -404,6 +404,11 @@ pub trait Pool: 'static {
         Err(Refusal::new(format!("there is no snapshot {snapshot}")))
     }
 
+    /// Turns a clone and the volume that it was cloned from around, durable on return.
+    async fn promote(&self, clone: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("{clone} is no clone")))
+    }
+
     /// Makes a volume out of a snapshot, durable on return.
     async fn clone_snapshot(&self, snapshot: &str, volume: &str) -> Result<(), Refusal> {
         Err(Refusal::new(format!("there is no snapshot {snapshot} for {volume}")))

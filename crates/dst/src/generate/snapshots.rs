@@ -77,7 +77,7 @@ impl Workload {
             let at = rng.between(from as u64, taken.len().max(1) as u64 - 1) as usize;
             taken.get(at).copied()
         };
-        let job = match rng.below(20) {
+        let job = match rng.below(22) {
             0..9 => self.take(volumes, rng)?,
             9 | 10 => {
                 let (volume, number) = any(rng, &self.taken)?;
@@ -103,6 +103,10 @@ impl Workload {
             }
             _ if self.branches && !self.clones.is_empty() => {
                 let at = rng.below(self.clones.len() as u64) as usize;
+                if rng.chance(600) {
+                    let job = SnapshotJob::Promote { clone: self.clones[at] };
+                    return Some(Admin::Snapshot(job));
+                }
                 return Some(Admin::Destroy { volume: self.clones.swap_remove(at) });
             }
             _ => self.take(volumes, rng)?,

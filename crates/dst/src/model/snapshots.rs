@@ -1,6 +1,6 @@
 //! What the administrator knows of snapshots.
 
-use super::{Model, Presence};
+use super::{Model, Presence, volume_name};
 use crate::history::History;
 
 /// What the administrator knows of one snapshot.
@@ -12,19 +12,93 @@ pub struct SnapshotModel {
     pub contents: Option<Box<History>>,
     /// It was taken or destroyed since the last import.
     pub is_recent: bool,
-    /// Volumes that were cloned from it.
+    /// Clones of it.
     pub clones: Vec<u32>,
+    /// The volume that has it: another one than it was taken of after a promotion.
+    pub owner: u32,
     /// When it was asked for, by the clock of the volume's history.
     asked: u64,
 }
 
 /// The name of snapshot `number` of volume `volume`.
-#[must_use]
-pub fn snapshot_name((volume, number): (u32, u32)) -> String {
-    format!("v{volume}@s{number}")
+fn snapshot_name(volume: u32, number: u32) -> String {
+    format!("{}@s{number}", volume_name(volume))
+}
+
+/// The promotions since the last import.
+#[derive(Clone, Default)]
+pub struct Promotions {
+    /// The one that is not answered.
+    pub asked: Option<Promoting>,
+    /// The others, in order.
+    pub answered: Vec<Promoting>,
+}
+
+/// A promotion of a clone.
+#[derive(Clone)]
+pub struct Promoting {
+    /// The clone.
+    pub clone: u32,
+    /// The volume that it was cloned from.
+    pub parent: u32,
+    /// The snapshot.
+    pub origin: (u32, u32),
 }
 
 impl Model {
+    /// The name of a snapshot.
+    #[must_use]
+    pub fn snapshot_name(&self, key: (u32, u32)) -> String {
+        let owner = self.update_snapshot(key, |snapshot| snapshot.owner);
+        snapshot_name(owner.unwrap_or(key.0), key.1)
+    }
+
+    /// The origin of a volume that must be a clone, and the volume that has it.
+    #[must_use]
+    pub fn origin_of(&self, clone: u32) -> Option<Promoting> {
+        let snapshots = self.snapshots.borrow();
+        let mut present = snapshots.iter().filter(|(_, s)| s.presence == Presence::Present);
+        let (origin, snapshot) = present.find(|(_, s)| s.clones.contains(&clone))?;
+        Some(Promoting { clone, parent: snapshot.owner, origin: *origin })
+    }
+
+    /// Notes that a clone was promoted: it has its origin and the older snapshots, and the parent
+    /// is a clone.
+    pub fn promoted(&self, done: &Promoting) {
+        let Promoting { clone, parent, origin } = *done;
+        for (key, snapshot) in &mut *self.snapshots.borrow_mut() {
+            // What the parent was cloned from, the clone is cloned from now.
+            let was_parents_origin = snapshot.clones.contains(&parent);
+            snapshot.clones.retain(|other| *other != parent && *other != clone);
+            if *key == origin {
+                snapshot.clones.push(parent);
+            } else if was_parents_origin {
+                snapshot.clones.push(clone);
+            }
+            if snapshot.owner == parent && key.1 <= origin.1 {
+                snapshot.owner = clone;
+            }
+        }
+    }
+
+    /// After an import that shows the snapshots `names`: whether an unanswered promotion took
+    /// effect, and with `may_be_older` whether answered ones are undone. An origin is listed by one
+    /// of two names; all that moves goes with it.
+    pub fn settle_promotions(&self, names: &[String], may_be_older: bool) {
+        let has = |owner: u32, number: u32| names.contains(&snapshot_name(owner, number));
+        let Promotions { asked, answered } = self.promotions.take();
+        if let Some(asked) = asked.filter(|asked| has(asked.clone, asked.origin.1)) {
+            self.promoted(&asked);
+        }
+        for done in answered.into_iter().rev().filter(|_| may_be_older) {
+            let Promoting { clone, parent, origin } = done;
+            if has(parent, origin.1) {
+                // The way back is a promotion of the parent.
+                self.promoted(&Promoting { clone: parent, parent: clone, origin });
+            }
+        }
+    }
+
     /// Notes the request for a snapshot.
     pub fn snapshot_asked(&self, (volume, number): (u32, u32)) {
         // What is in flight from here on is kept in mind, as for a read.
@@ -34,6 +108,7 @@ impl Model {
             contents: None,
             is_recent: true,
             clones: Vec::new(),
+            owner: volume,
             asked,
         };
         self.snapshots.borrow_mut().insert((volume, number), snapshot);
@@ -42,9 +117,10 @@ impl Model {
     /// Notes that the instant of a snapshot has passed.
     pub fn freeze_snapshot(&self, key: (u32, u32)) {
         let Some(asked) = self.update_snapshot(key, |snapshot| snapshot.asked) else { return };
+        let name = self.snapshot_name(key);
         let contents = self.update(key.0, |v| {
             v.history.read_ends(asked);
-            Box::new(v.history.frozen(&snapshot_name(key), asked))
+            Box::new(v.history.frozen(&name, asked))
         });
         self.update_snapshot(key, |snapshot| snapshot.contents = contents);
     }

@@ -45,6 +45,8 @@ const REWIND: Script = Script {
 };
 const SNAPSHOTS: Script =
     Script { name: "snapshots: ", scenario: snapshots, sees: "admin: volume cloned", stride: 1 };
+const PROMOTION: Script =
+    Script { name: "promotion: ", scenario: promotion, sees: "admin: clone promoted", stride: 1 };
 const REPLAY: Script =
     Script { name: "replay: ", scenario: replay, sees: "log records replayed", stride: 2 };
 /// Each of its crash points takes long, because the pool is nearly full.
@@ -66,7 +68,9 @@ pub fn visits() -> Vec<Visit> {
         REWIND.on(single.clone()),
         REWIND.on(mirror.clone()),
         SNAPSHOTS.on(single.clone()),
-        SNAPSHOTS.on(mirror),
+        SNAPSHOTS.on(mirror.clone()),
+        PROMOTION.on(single.clone()),
+        PROMOTION.on(mirror),
         REPLAY.on(shape(Raid::Raid0, 1, one)),
         CLEANER.on(single),
         SMALL.on(in_objects(one, 1)),
@@ -234,6 +238,31 @@ fn snapshots(spec: PoolSpec) -> Scenario {
     ];
     let admin = admin.map(|job| [pause(30), Admin::Snapshot(job)]).into_iter().flatten();
     let admin = admin.chain([Admin::Destroy { volume: 0 }, commit()]).collect();
+    let boot = Boot { seed: 1, clients, admin, ..Boot::default() };
+    scenario(spec, vec![128, 128], vec![boot])
+}
+
+/// A clone and its volume change places twice beside the writes, and the volume goes.
+fn promotion(spec: PoolSpec) -> Scenario {
+    let mut clients = clients();
+    clients[1].extend([
+        write(1000, 4, 8, true),
+        Act::Trim { volume: 1000, first: 0, count: 8, fua: true },
+        write(1, 2, 12, true),
+    ]);
+    let admin = [
+        SnapshotJob::Take { volumes: vec![1], number: 0 },
+        SnapshotJob::Take { volumes: vec![1], number: 1 },
+        SnapshotJob::Clone { volume: 1, number: 1, clone: 1000 },
+        SnapshotJob::Take { volumes: vec![1, 1000], number: 2 },
+        SnapshotJob::Promote { clone: 1000 },
+        SnapshotJob::Promote { clone: 1 },
+        SnapshotJob::Destroy { volume: 1, number: 0 },
+        SnapshotJob::Promote { clone: 1000 },
+        SnapshotJob::ReadAll { number: 2 },
+    ];
+    let admin = admin.map(|job| [pause(30), Admin::Snapshot(job)]).into_iter().flatten();
+    let admin = admin.chain([Admin::Destroy { volume: 1 }, commit()]).collect();
     let boot = Boot { seed: 1, clients, admin, ..Boot::default() };
     scenario(spec, vec![128, 128], vec![boot])
 }
