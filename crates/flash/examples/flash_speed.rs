@@ -1,6 +1,7 @@
 //! Prints how many host writes a second of processor time simulates, untimed and timed.
 //!
-//! `cargo run --release -p forebay-flash --example flash_speed` (`make bench-sim`).
+//! `cargo run --release -p forebay-flash --example flash_speed [PART]` (`make bench-sim`); of the
+//! loads, those that have PART in their name.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,7 +28,15 @@ fn now() -> f64 {
     )
 }
 
+/// Whether the load of this name is asked for.
+fn is_wanted(name: &str) -> bool {
+    std::env::args().nth(1).is_none_or(|part| name.contains(&part))
+}
+
 fn untimed(name: &str, blocks: u32, slots_per_block: u32, spare: f64, policy: CleaningPolicy) {
+    if !is_wanted(name) {
+        return;
+    }
     let units = (f64::from(blocks * slots_per_block) * (1.0 - spare)) as u32;
     let mut ftl = Ftl::new(FtlConfig::textbook(units, blocks, slots_per_block, policy), 1);
     for unit in 0..units {
@@ -78,6 +87,9 @@ fn timed(
     flush_each: bool,
     shrink: u32,
 ) {
+    if !is_wanted(name) {
+        return;
+    }
     let mut spec: DeviceSpec = toml::from_str(DRIVE).expect("the page above parses");
     edit(&mut spec);
     let spec = spec.scaled(shrink);

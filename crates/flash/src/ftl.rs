@@ -7,6 +7,7 @@
 use crate::chance::Chance;
 use crate::spec::{CleaningPolicy, DeviceSpec, FlashSpec, Frontiers, Pace};
 
+mod benefit;
 mod clean;
 mod pool;
 mod sorted;
@@ -14,6 +15,7 @@ mod wear;
 
 pub use wear::WearSpread;
 
+use benefit::Benefit;
 use pool::{Candidates, Pool};
 
 /// "No slot", "no unit", "no block".
@@ -201,6 +203,7 @@ pub struct Ftl {
     cycle_limit: Vec<u32>,
     /// Host and clean slots programmed when the block was closed: its age for cost-benefit.
     closed_at: Vec<u64>,
+    benefit: Benefit,
     pools: Vec<Pool>,
     /// The stream that the host writes to.
     stream: usize,
@@ -236,6 +239,7 @@ impl Ftl {
             erase_count: vec![0; blocks as usize],
             cycle_limit: Vec::new(),
             closed_at: vec![0; blocks as usize],
+            benefit: Benefit::new(config.slots_per_block),
             pools: (0..config.pools).map(|pool| Pool::new(&config, pool)).collect(),
             stream: 0,
             block_inverse: u64::MAX / u64::from(config.slots_per_block) + 1,

@@ -216,20 +216,10 @@ impl Ftl {
                 .map(|_| blocks[chance.below(blocks.len() as u32) as usize])
                 .min_by_key(|&local| live(local))?,
             (Candidates::Listed { blocks, .. }, CleaningPolicy::CostBenefit) => {
-                let (now, n) = (self.clock_slots, self.config.slots_per_block as f32);
-                let benefit = |local: u32| {
-                    let used = live(local) as f32 / n;
-                    let age = now - self.closed_at[(first + local) as usize];
-                    (1.0 - used) * (age + 1) as f32 / (1.0 + used)
-                };
-                let mut best = (blocks[0], benefit(blocks[0]));
-                for &local in &blocks[1..] {
-                    let value = benefit(local);
-                    if value > best.1 {
-                        best = (local, value);
-                    }
-                }
-                best.0
+                let blocks_of_pool = first as usize..(first + self.config.blocks_per_pool) as usize;
+                let live_slots = &self.live_slots[blocks_of_pool.clone()];
+                let closed_at = &self.closed_at[blocks_of_pool];
+                self.benefit.best(blocks, live_slots, closed_at, self.clock_slots)
             }
             (Candidates::Listed { blocks, .. }, _) => {
                 blocks[chance.below(blocks.len() as u32) as usize]
