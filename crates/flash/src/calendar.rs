@@ -19,9 +19,17 @@ impl Calendar {
         if len_ns == 0 {
             return earliest;
         }
-        let first = match self.busy.back() {
-            Some(&(_, end)) if end >= earliest => self.busy.partition_point(|b| b.1 < earliest),
-            _ => self.busy.len(),
+        let first = match self.busy.back_mut() {
+            // Mostly the data is ready while the last transfer goes on.
+            Some((start, end)) if *start <= earliest && earliest <= *end => {
+                *end += len_ns;
+                return *end;
+            }
+            Some((_, end)) if *end >= earliest => self.busy.partition_point(|b| b.1 < earliest),
+            _ => {
+                self.busy.push_back((earliest, earliest + len_ns));
+                return earliest + len_ns;
+            }
         };
         let (mut from, mut at, mut left) = (earliest, earliest, len_ns);
         let mut next = first;

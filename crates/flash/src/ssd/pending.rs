@@ -19,6 +19,8 @@ struct Entry {
     accepted: u64,
     /// When it is on flash; `NEVER` while its stripe is open.
     programmed: u64,
+    /// When it is there with its entry of the map.
+    on_flash: u64,
     /// When FUA makes it durable at the latest.
     durable: u64,
 }
@@ -29,6 +31,8 @@ pub(super) struct Pending {
     plp: Plp,
     program_ns: u64,
     persist_ns: u64,
+    /// The end of the map's present step, at which its entries are on flash.
+    step_end: u64,
     entries: VecDeque<Entry>,
     /// Number of `entries[0]`.
     first: u64,
@@ -42,6 +46,7 @@ impl Pending {
             plp: flash.cache.plp,
             program_ns: ns(flash.timing.program_us),
             persist_ns: ns(flash.ftl.map_persist_ms * 1e3),
+            step_end: 0,
             entries: VecDeque::new(),
             first: 0,
             flushes: VecDeque::new(),
@@ -51,15 +56,24 @@ impl Pending {
     /// Notes a write of sectors that lie in one unit. Returns its number here.
     #[inline]
     pub(super) fn add(&mut self, write: WriteId, sector: u64, sectors: u32, accepted: u64) -> u64 {
-        let entry = Entry { write, sector, sectors, accepted, programmed: NEVER, durable: NEVER };
-        self.entries.push_back(entry);
+        self.entries.push_back(Entry {
+            write,
+            sector,
+            sectors,
+            accepted,
+            programmed: NEVER,
+            on_flash: NEVER,
+            durable: NEVER,
+        });
         self.first + self.entries.len() as u64 - 1
     }
 
     #[inline]
     pub(super) fn programmed(&mut self, number: u64, done: u64) {
+        let on_flash = if self.plp == Plp::None { self.persisted(done) } else { done };
         if let Some(index) = number.checked_sub(self.first) {
-            self.entries[index as usize].programmed = done;
+            let entry = &mut self.entries[index as usize];
+            (entry.programmed, entry.on_flash) = (done, on_flash);
         }
     }
 
@@ -102,21 +116,20 @@ impl Pending {
         if self.plp == Plp::Full {
             return entry.accepted;
         }
-        let on_flash = match (entry.programmed, self.plp) {
-            (NEVER, _) => NEVER,
-            (done, Plp::None) => self.persisted(done),
-            (done, _) => done,
-        };
-        on_flash.min(entry.durable)
+        entry.on_flash.min(entry.durable)
     }
 
     /// When the map as of `done` is on flash.
     #[inline]
-    fn persisted(&self, done: u64) -> u64 {
-        match self.persist_ns {
-            0 => done,
-            step => done.div_ceil(step) * step,
+    fn persisted(&mut self, done: u64) -> u64 {
+        let step = self.persist_ns;
+        if step == 0 {
+            return done;
         }
+        if done > self.step_end || done + step <= self.step_end {
+            self.step_end = done.div_ceil(step) * step;
+        }
+        self.step_end
     }
 
     /// Forgets entries that are safe at `now`, as far as order allows.
