@@ -231,7 +231,7 @@ impl Ssd {
     /// Newer data covers a whole unit: the part that waits becomes durable with the newer data.
     fn join_partial(&mut self, unit: u32) {
         if let Some(partial) = self.partials.take(unit) {
-            self.array.incoming.extend_from_slice(&partial.writes);
+            self.array.incoming.extend_from_slice(partial.writes.as_slice());
         }
     }
 
@@ -270,7 +270,7 @@ impl Ssd {
             }
         }
         // The buffer has the data already: its place does not wait for the read, its program does.
-        self.write_unit(unit, partial.slots, now, ready, &partial.writes)
+        self.write_unit(unit, partial.slots, now, ready, partial.writes.as_slice())
     }
 
     /// Puts everything in the buffer on its way to flash at `now`. Returns when it is there.
@@ -358,7 +358,7 @@ impl Ssd {
         for unit in first..end {
             let unit = unit as u32;
             if let Some(partial) = self.partials.take(unit) {
-                for number in partial.writes {
+                for &number in partial.writes.as_slice() {
                     self.array.pending.programmed(number, now);
                 }
             }

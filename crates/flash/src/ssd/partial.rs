@@ -17,7 +17,35 @@ pub(super) struct PartialUnit {
     /// When the first sector came.
     pub since: u64,
     /// Numbers of the pending writes that wait with it.
-    pub writes: Vec<u64>,
+    pub writes: Numbers,
+}
+
+/// A list of numbers that are mostly one or two, for which nothing is allocated.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Numbers {
+    few: [u64; 2],
+    count: usize,
+    /// All of them, when they are more than a few.
+    all: Vec<u64>,
+}
+
+impl Numbers {
+    fn push(&mut self, number: u64) {
+        if self.count < self.few.len() {
+            self.few[self.count] = number;
+            self.count += 1;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&self.few);
+        }
+        self.all.push(number);
+    }
+
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[u64] {
+        if self.all.is_empty() { &self.few[..self.count] } else { &self.all }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +76,7 @@ impl Partials {
         number: u64,
     ) -> u128 {
         let partial = self.units.entry(unit).or_default();
-        if partial.writes.is_empty() {
+        if partial.writes.as_slice().is_empty() {
             partial.since = now;
             self.order.push_back((unit, now));
         }
