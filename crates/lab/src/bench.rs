@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+mod queues;
 mod replay;
 
 /// What happened in one stretch of time. Times are nominal: what the device's full size would take.
@@ -284,6 +285,48 @@ impl Sampler {
         }
     }
 
+    /// Moves the clock to a completion and takes note of it. Returns whether it was before `end`:
+    /// later ones are drained and do not count.
+    #[inline]
+    fn complete(
+        &mut self,
+        bench: &mut Bench,
+        at: u64,
+        end: u64,
+        flying: &Flying,
+        bytes: u64,
+    ) -> bool {
+        self.sample_until(bench, at, end);
+        if at >= end {
+            bench.now = bench.now.max(end);
+            self.at_limit.get_or_insert_with(|| bench.stats());
+            bench.now = bench.now.max(at);
+            return false;
+        }
+        bench.now = at;
+        self.note(at, flying, bytes);
+        true
+    }
+
+    /// The whole load, whose time was over at `end`.
+    fn finish(mut self, bench: &Bench, end: u64, ended: Ended, is_closed: bool) -> LoadRun {
+        let last = bench.stats();
+        self.all_times.take(&mut self.times);
+        let all = last.since(&self.first);
+        let host = self.responses_ns as f64 / all.now.0.max(1) as f64;
+        let little = (all.mean_outstanding(), host);
+        let kept = self.at_limit.unwrap_or(last).since(&self.first).mean_outstanding();
+        let outstanding = is_closed.then_some(kept);
+        let mut whole = self.whole.close(bench.minute_at(bench.now), &self.first, &last);
+        let span_s = (bench.now.min(end) - self.begin).max(1) as f64 / 1e9;
+        let span_counted = (bench.now - self.begin).max(1) as f64 / 1e9;
+        whole.iops *= span_counted / span_s;
+        whole.mib_s *= span_counted / span_s;
+        whole.responses = self.all_times.responses();
+        let (samples, tail) = (self.samples, self.tail_times.responses());
+        LoadRun { samples, ended, little, outstanding, whole, tail }
+    }
+
     /// A request that completed at `at`. Rates and responses are of reads and writes, not of trims.
     #[inline]
     fn note(&mut self, at: u64, flying: &Flying, bytes: u64) {
@@ -338,20 +381,14 @@ impl Loop<'_> {
         Ok(())
     }
 
-    /// Takes note of a completion. Returns whether the load goes on: after its end completions are
-    /// drained and do not count.
+    /// Takes note of a completion. Returns whether the load goes on.
     #[inline]
     fn complete(&mut self, bench: &mut Bench, at: u64, flying: &Flying, max_requests: u64) -> bool {
+        let bytes = u64::from(self.load.block_bytes);
         self.sampler.responses_ns += u128::from(at - flying.asked);
-        self.sampler.sample_until(bench, at, self.end);
-        if at >= self.end {
-            bench.now = bench.now.max(self.end);
-            self.sampler.at_limit.get_or_insert_with(|| bench.stats());
-            bench.now = bench.now.max(at);
+        if !self.sampler.complete(bench, at, self.end, flying, bytes) {
             return false;
         }
-        bench.now = at;
-        self.sampler.note(at, flying, u64::from(self.load.block_bytes));
         if self.sampler.whole.done == max_requests {
             self.end = at;
             return false;
@@ -398,22 +435,8 @@ impl Loop<'_> {
     }
 
     fn finish(self, bench: &Bench) -> LoadRun {
-        let (mut sampler, last) = (self.sampler, bench.stats());
-        sampler.all_times.take(&mut sampler.times);
-        let all = last.since(&sampler.first);
-        let host = sampler.responses_ns as f64 / all.now.0.max(1) as f64;
-        let little = (all.mean_outstanding(), host);
-        let at_limit = sampler.at_limit.unwrap_or(last);
-        let kept = at_limit.since(&sampler.first).mean_outstanding();
-        let outstanding = (self.load.arrivals == Arrivals::Closed).then_some(kept);
-        let mut whole = sampler.whole.close(bench.minute_at(bench.now), &sampler.first, &last);
-        let span_s = (bench.now.min(self.end) - sampler.begin).max(1) as f64 / 1e9;
-        let span_counted = (bench.now - sampler.begin).max(1) as f64 / 1e9;
-        whole.iops *= span_counted / span_s;
-        whole.mib_s *= span_counted / span_s;
-        whole.responses = sampler.all_times.responses();
-        let (samples, tail) = (sampler.samples, sampler.tail_times.responses());
-        LoadRun { samples, ended: self.ended, little, outstanding, whole, tail }
+        let is_closed = self.load.arrivals == Arrivals::Closed;
+        self.sampler.finish(bench, self.end, self.ended, is_closed)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::bench::{Bench, Ended, Limit, LoadRun, Sample};
 use crate::load::Load;
 use crate::operations::OperationLog;
+use crate::queues::{QueueOutcome, Queues};
 use crate::recorded::{LeftOut, Recorded};
 use crate::responses::Responses;
 use crate::{LabError, shrink};
@@ -34,6 +35,8 @@ pub enum Phase {
         /// What.
         pattern: Load,
     },
+    /// Several queues, from which the device takes commands by arbitration.
+    Queues(Queues),
     /// The requests of a recorded trace. The device then has its full size.
     Trace(Recorded),
     /// Nothing.
@@ -78,7 +81,8 @@ pub struct PhaseOutcome {
     /// The phase as one sample; nothing for phases without load.
     pub whole: Option<Sample>,
     /// Requests outstanding, integrated by the device over time; and rate times mean response,
-    /// counted by the host. By Little's law they are the same.
+    /// counted by the host. By Little's law they are the same. What waits in one of several queues
+    /// is not in the device.
     pub little: Option<(f64, f64)>,
     /// Requests outstanding while the load lasts, integrated by the device; and those that the
     /// load keeps outstanding.
@@ -93,6 +97,9 @@ pub struct PhaseOutcome {
     /// Requests of a trace that did not go to the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<LeftOut>,
+    /// Of several queues, each one's results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<QueueOutcome>,
 }
 
 /// All phases' results and the device's state at the end.
@@ -215,6 +222,10 @@ impl Phase {
                 }
                 pattern.check()
             }
+            Self::Queues(queues) => {
+                samples("queues.minutes", queues.minutes)?;
+                queues.check()
+            }
             Self::Trace(recorded) => recorded.check(),
             Self::Idle { minutes } => samples("idle.minutes", *minutes),
         }
@@ -325,6 +336,11 @@ impl Timeline {
                 let run = self.load(bench, phase, pattern, MAX_PHASE_MINUTES, requests)?;
                 outcome.take(run, pattern.depth(), bench.minute_at(bench.now));
             }
+            Phase::Queues(queues) => {
+                let (run, each) = self.queues(bench, phase, queues)?;
+                outcome.take(run, 0, bench.minute_at(bench.now));
+                (outcome.to_minute, outcome.queues) = (from_minute + queues.minutes, each);
+            }
             Phase::Trace(recorded) => {
                 let (run, left_out) = bench.replay(recorded, self.sample_minutes)?;
                 outcome.take(run, recorded.outstanding, bench.minute_at(bench.now));
@@ -342,12 +358,32 @@ impl Timeline {
         minutes: f64,
         max_requests: u64,
     ) -> Result<LoadRun, LabError> {
-        let seed = crate::hash::mix(self.seed.wrapping_add(phase as u64));
-        // A span is given at full size, as capacities are.
-        let span_bytes = (pattern.span_bytes as f64 / bench.scale) as u64;
-        let load = Load { span_bytes, ..pattern.clone() };
-        bench.run(&load, Limit { minutes, requests: max_requests }, self.sample_minutes, seed)
+        let load = scaled(pattern, bench.scale);
+        let limit = Limit { minutes, requests: max_requests };
+        bench.run(&load, limit, self.sample_minutes, self.seed_of(phase))
     }
+
+    fn queues(
+        &self,
+        bench: &mut Bench,
+        phase: usize,
+        queues: &Queues,
+    ) -> Result<(LoadRun, Vec<QueueOutcome>), LabError> {
+        let mut queues = queues.clone();
+        for queue in &mut queues.queues {
+            queue.pattern = scaled(&queue.pattern, bench.scale);
+        }
+        bench.run_queues(&queues, self.sample_minutes, self.seed_of(phase))
+    }
+
+    fn seed_of(&self, phase: usize) -> u64 {
+        crate::hash::mix(self.seed.wrapping_add(phase as u64))
+    }
+}
+
+/// The load on a model `scale` times smaller: a span is given at full size, as capacities are.
+fn scaled(pattern: &Load, scale: f64) -> Load {
+    Load { span_bytes: (pattern.span_bytes as f64 / scale) as u64, ..pattern.clone() }
 }
 
 impl PhaseOutcome {
@@ -362,6 +398,7 @@ impl PhaseOutcome {
             tail: Responses::default(),
             worn_out: false,
             left_out: None,
+            queues: Vec::new(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Experiment `loads`: skewed places, trims, and requests that arrive whatever the device does.
+//! Experiment `loads`: skewed places, trims, requests that arrive whatever the device does, and
+//! queues with arbitration.
 
 use super::common::{OF_TAIL, ResponseLine, figure, over_names, response_table, say};
 use super::procedures::{self, steady_end};
@@ -11,16 +12,21 @@ use crate::timeline::{Phase, TimelineOutcome};
 use forebay_flash::MediaSpec;
 use forebay_report::{Axis, Basis, Chart, ChartKind, Experiment, Point, Series};
 
+mod queues;
+
 pub(super) const PLAN: Plan = Plan {
     id: "loads",
     title: "Loads of the field",
-    question: "What do skew, trims and bursts do that uniform closed loops do not show?",
+    question: "What do skew, trims, bursts and several queues do that uniform closed loops do not \
+               show?",
     method: "Random 4 KiB writes. Skew and trims: filled once, then written twice over, 32 \
              outstanding. Zipf: the place of rank k in proportion to 1/k^0.99; hot and cold: a \
              tenth of the places takes nine tenths of the requests; ranks are scattered over the \
              device. Trims go to uniform places. Open arrivals, filled and written once over \
              before: one half, seven and nine tenths of the sustained rate that was printed for \
-             the device, one at a time or in bursts of 32, at random, for ten minutes.",
+             the device, one at a time or in bursts of 32, at random, for ten minutes. Queues, \
+             filled and written once over before: ten minutes of durable 4 KiB writes in order, \
+             one at a time, beside a queue of 256 random reads.",
     devices: &[
         "intel-s3700-200gb",
         "intel-710-200gb",
@@ -90,6 +96,7 @@ fn cells(context: &Context) -> Vec<Cell> {
             }
         }
     }
+    cells.extend(context.pages.iter().flat_map(|page| queues::cells(context, page)));
     cells
 }
 
@@ -104,7 +111,8 @@ fn with(task: Task, places: Places, trim_share: f64) -> Task {
 }
 
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
-    let mut next = outcomes.iter().map(Outcome::timeline);
+    let last = outcomes.len() - queues::count(context);
+    let mut next = outcomes[..last].iter().map(Outcome::timeline);
     let (mut skews, mut opens) = (Vec::new(), Vec::new());
     for page in &context.pages {
         if is_flash(page) {
@@ -121,6 +129,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
     for (page, rate_s, runs) in &opens {
         show_open(page, *rate_s, runs, e);
     }
+    queues::show(&context.pages, &outcomes[last..], e);
 }
 
 fn show_skews(skews: &[(&Page, Vec<&TimelineOutcome>)], e: &mut Experiment) {

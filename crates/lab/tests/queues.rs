@@ -1,0 +1,138 @@
+//! Several queues with arbitration on one device, against formulas: shares of weights, max-min
+//! fairness of turns, and waits by priority (Cobham).
+
+use forebay_flash::DeviceSpec;
+use forebay_lab::load::{Arrivals, Load};
+use forebay_lab::queues::{Arbitration, Class, Queue, Queues};
+use forebay_lab::timeline::{Phase, PhaseOutcome, Timeline};
+
+/// A device that takes one command after another, each for the same time.
+const SERVER: &str = r#"
+name = "server"
+capacity_bytes = 1_073_741_824
+interface = { kind = "pcie", command_us = 10, bandwidth_mb_s = 100_000, bit_error_rate = 0 }
+[media.dram]
+service_us = 1
+dram_mb_s = 100_000
+save_mb_s = 100
+restore_mb_s = 100
+backup_cycles = 100_000
+energy = { full_j = 100, save_w = 5, charge_w = 0 }
+"#;
+
+fn run(phase: Phase) -> PhaseOutcome {
+    let device: DeviceSpec = toml::from_str(SERVER).expect("TOML");
+    let timeline = Timeline { device, scale: 1, seed: 7, sample_minutes: 1.0, phases: vec![phase] };
+    timeline.run().expect("runs").phases.pop().expect("a phase")
+}
+
+/// Queues before a device that takes `device_slots` commands at once.
+fn queues(device_slots: u32, arbitration: Arbitration, queues: Vec<Queue>) -> Queues {
+    Queues { minutes: 0.2, arbitration, burst: 1, device_slots, queue_slots: 0, queues }
+}
+
+fn closed(outstanding: u32, class: Class) -> Queue {
+    Queue { pattern: Load { random_share: 1.0, outstanding, ..Load::default() }, class }
+}
+
+fn open(rate_s: f64, class: Class) -> Queue {
+    let mut queue = closed(1, class);
+    queue.pattern.arrivals = Arrivals::Poisson { rate_s };
+    queue
+}
+
+/// How long the device takes for one command, in microseconds.
+fn service_us() -> f64 {
+    let pattern = closed(1, Class::Medium).pattern;
+    let whole = run(Phase::Load { minutes: 0.01, pattern }).whole.expect("a load");
+    whole.mean_ms * 1e3
+}
+
+#[track_caller]
+fn assert_near(what: &str, expected: f64, got: f64, within: f64) {
+    let off = (got / expected - 1.0).abs();
+    assert!(off <= within, "{what}: {expected:.2} expected, {got:.2} got");
+}
+
+#[test]
+fn busy_queues_share_by_their_weights() {
+    let weighted = Arbitration::Weighted { high: 8, medium: 4, low: 1 };
+    let classes = [Class::High, Class::Medium, Class::Medium, Class::Low];
+    let four = classes.map(|class| closed(64, class)).to_vec();
+    let phase = run(Phase::Queues(queues(4, weighted, four)));
+    let all = phase.whole.expect("a load").iops;
+    // The two of one class share its four.
+    for (queue, share) in phase.queues.iter().zip([8.0, 2.0, 2.0, 1.0]) {
+        assert_near("rate", all * share / 13.0, queue.iops, 0.005);
+        // Each queue keeps 64 requests, in it and in the device.
+        assert_near("response", 64.0 / queue.iops * 1e3, queue.mean_ms, 0.01);
+    }
+    let one =
+        run(Phase::Queues(queues(4, Arbitration::RoundRobin, vec![closed(64, Class::Medium)])));
+    assert_near("rate of all", one.whole.expect("a load").iops, all, 0.001);
+}
+
+#[test]
+fn turns_protect_a_shallow_queue_from_a_deep_one() {
+    let service_us = service_us();
+    for burst in [1, 4] {
+        let two = vec![closed(1, Class::Medium), closed(64, Class::Medium)];
+        let of = Queues { burst, ..queues(1, Arbitration::RoundRobin, two) };
+        let phase = run(Phase::Queues(of));
+        let (shallow, deep) = (phase.queues[0], phase.queues[1]);
+        // Both have half of the device: a queue whose next request is there in time keeps its turn.
+        assert_near("shallow", 2.0 * service_us, shallow.mean_ms * 1e3, 0.005);
+        assert_near("deep", 128.0 * service_us, deep.mean_ms * 1e3, 0.01);
+        // It waits for one turn at most; in one queue it would wait for 64 commands.
+        let longest_us = (f64::from(burst) + 1.0) * service_us;
+        assert_near("longest", longest_us, shallow.responses.writes.max_ms * 1e3, 0.005);
+    }
+}
+
+#[test]
+fn turns_are_max_min_fair_when_more_arrives_than_the_device_takes() {
+    let rate_s = 1e6 / service_us();
+    let offered = [0.2, 0.6, 0.8];
+    let three = offered.map(|share| open(share * rate_s, Class::Medium)).to_vec();
+    let phase = run(Phase::Queues(queues(1, Arbitration::RoundRobin, three)));
+    // The first asks for less than a third and has it; the others share the rest.
+    for (queue, share) in phase.queues.iter().zip([0.2, 0.4, 0.4]) {
+        assert_near("rate", share * rate_s, queue.iops, 0.01);
+    }
+}
+
+#[test]
+fn urgent_and_low_requests_wait_as_cobhams_formula_says() {
+    let service_us = service_us();
+    let weighted = Arbitration::Weighted { high: 1, medium: 1, low: 1 };
+    for (first, second) in [(0.2, 0.3), (0.3, 0.5)] {
+        let rate = |share: f64| share * 1e6 / service_us;
+        let two = vec![open(rate(first), Class::Urgent), open(rate(second), Class::Low)];
+        let phase = run(Phase::Queues(queues(1, weighted, two)));
+        // A command that has begun is not interrupted: all wait for what is left of it.
+        let left_us = (first + second) * service_us / 2.0;
+        let urgent_us = service_us + left_us / (1.0 - first);
+        let low_us = service_us + left_us / ((1.0 - first) * (1.0 - first - second));
+        assert_near("urgent", urgent_us, phase.queues[0].mean_ms * 1e3, 0.03);
+        assert_near("low", low_us, phase.queues[1].mean_ms * 1e3, 0.03);
+    }
+}
+
+#[test]
+fn no_more_commands_of_a_queue_are_in_the_device_than_it_has_slots() {
+    let one = vec![closed(64, Class::Medium)];
+    let of = Queues { queue_slots: 2, ..queues(32, Arbitration::RoundRobin, one) };
+    let phase = run(Phase::Queues(of));
+    let (integrated, product) = phase.little.expect("a load");
+    assert_near("in the device", 2.0, integrated, 0.001);
+    assert_near("Little's law", integrated, product, 1e-6);
+    assert_near(
+        "in the queue as well",
+        64.0 / 2.0,
+        {
+            let queue = phase.queues[0];
+            queue.iops * queue.mean_ms / 1e3 / integrated
+        },
+        0.001,
+    );
+}
