@@ -2,6 +2,8 @@ use super::*;
 use crate::catalogue;
 use crate::timeline::{Phase, Timeline};
 
+mod real;
+
 /// A trace of this test's own, removed with it.
 struct TraceFile(PathBuf);
 
