@@ -20,10 +20,38 @@ backup_cycles = 100_000
 energy = { full_j = 100, save_w = 5, charge_w = 0 }
 "#;
 
-fn run(phase: Phase) -> PhaseOutcome {
-    let device: DeviceSpec = toml::from_str(SERVER).expect("TOML");
-    let timeline = Timeline { device, scale: 1, seed: 7, sample_minutes: 1.0, phases: vec![phase] };
+/// Eight channels with four dies.
+const FLASH: &str = r#"
+name = "flash"
+capacity_bytes = 268_435_456
+[interface]
+kind = "nvme"
+bandwidth_mb_s = 4000
+command_us = 0
+queue_depth = 65535
+bit_error_rate = 0
+[media.flash.geometry]
+channels = 8
+dies_per_channel = 4
+planes_per_die = 2
+blocks_per_plane = 24
+pages_per_block = 64
+page_bytes = 8192
+[media.flash.timing]
+read_us = 75
+program_us = 750
+erase_us = 3800
+channel_mb_s = 333
+"#;
+
+fn run_on(device: &str, phases: Vec<Phase>) -> PhaseOutcome {
+    let device: DeviceSpec = toml::from_str(device).expect("TOML");
+    let timeline = Timeline { device, scale: 1, seed: 7, sample_minutes: 1.0, phases };
     timeline.run().expect("runs").phases.pop().expect("a phase")
+}
+
+fn run(phase: Phase) -> PhaseOutcome {
+    run_on(SERVER, vec![phase])
 }
 
 /// Queues before a device that takes `device_slots` commands at once.
@@ -135,4 +163,25 @@ fn no_more_commands_of_a_queue_are_in_the_device_than_it_has_slots() {
         },
         0.001,
     );
+}
+
+/// The case of queues that MQSim's authors published, on the model.
+#[test]
+fn limit_of_each_queue_bounds_what_a_deep_queue_does_to_a_shallow_one() {
+    let response_ms = |queue_slots, depths: &[u32]| {
+        let reads = |&outstanding: &u32| Queue {
+            pattern: Load { read_share: 1.0, ..closed(outstanding, Class::Medium).pattern },
+            class: Class::Medium,
+        };
+        let all = depths.iter().map(reads).collect();
+        let of = Queues { minutes: 0.002, queue_slots, ..queues(0, Arbitration::RoundRobin, all) };
+        let fill = Phase::Fill { block_bytes: 65_536 };
+        run_on(FLASH, vec![fill, Phase::Queues(of)]).queues[0].mean_ms
+    };
+    let alone = response_ms(16, &[8]);
+    let limited = [16, 32, 256].map(|deep| response_ms(16, &[8, deep]) / alone);
+    assert!(limited.iter().all(|slower| (1.1..1.4).contains(slower)), "{limited:?}");
+    assert_near("a queue twice the limit and one 16 times", limited[1], limited[2], 0.01);
+    let free = [32, 256].map(|deep| response_ms(512, &[8, deep]) / alone);
+    assert!(free[0] > 1.4 && free[1] > 5.0, "{free:?}");
 }
