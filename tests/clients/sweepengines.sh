@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Sweeps on the engines of docs/sweeps.md: GNU parallel, and Slurm on one node that this test starts. Workers are
-# killed in the middle, the same command is given again, and what is merged has the same bytes as one run.
+# Sweeps on the engines of docs/sweeps.md: GNU parallel, and Slurm and HyperQueue on one node that this test starts.
+# Workers are killed in the middle, the same command is given again, and what is merged has the same bytes as one run.
 . "$(dirname "$0")/lib.sh"
 need parallel sbatch slurmctld slurmd munged cmp
 need_root "a Slurm of its own"
 begin
 POINTS=12
+# Where scripts/test-tools puts HyperQueue's Python package.
+HYPERQUEUE=/usr/local/share/forebay-tests/python
 cat >sweep.toml <<'TOML'
 name = "engines"
 task = "timeline"
@@ -119,4 +121,23 @@ has_lines byslurm $POINTS && fail "the task was killed after its last point"
 refuse sweep --out byslurm --merge
 run by_slurm
 merged byslurm Slurm
-pass "parallel $(parallel --version | head -n 1 | grep -o '[0-9]*$'), $(sinfo --version), a worker of each killed"
+
+export PYTHONPATH=$HYPERQUEUE
+if ! python3 -c 'import hyperqueue' 2>/dev/null; then
+    skip "GNU parallel and Slurm pass; HyperQueue is not here (pip install --target $HYPERQUEUE hyperqueue)"
+fi
+say "HyperQueue"
+by_hyperqueue() { python3 "$HERE/hqsweep.py" "$FOREBAY" "$DIR/byhyperqueue" 2 >hyperqueue.log 2>&1; }
+by_hyperqueue &
+engine=$!
+victim=$(worker byhyperqueue)
+[ -n "$victim" ] || fail "no worker to kill: $(cat hyperqueue.log hyperqueue-*.err)"
+kill -9 "$victim"
+if wait "$engine"; then fail "HyperQueue does not say that a task was killed"; fi
+has_lines byhyperqueue $POINTS && fail "the task was killed after its last point"
+refuse sweep --out byhyperqueue --merge
+run by_hyperqueue
+merged byhyperqueue HyperQueue
+version=$(python3 -c 'from importlib.metadata import version; print(version("hyperqueue"))')
+pass "parallel $(parallel --version | head -n 1 | grep -o '[0-9]*$'), $(sinfo --version), HyperQueue $version; a worker \
+of each killed"
