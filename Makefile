@@ -23,6 +23,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-fronts bench-hybrid bench-memory-log bench-services bench-many-snapshots bench-objects bench-overwrites bench-sim man clean
 
+# The commit that results and pages name. Tests do not need it, and are not built anew for it.
+build deb release image symbols: export FOREBAY_COMMIT ?= $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
+
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
 

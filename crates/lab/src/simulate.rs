@@ -194,7 +194,7 @@ pub fn results_of(args: &Args, experiment: &str) -> Result<Results, LabError> {
     Ok(Results {
         schema: SCHEMA.into(),
         title,
-        generator: format!("forebay {}", env!("CARGO_PKG_VERSION")),
+        generator: forebay_report::generator(),
         seed: args.seed,
         experiments,
     })

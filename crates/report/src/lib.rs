@@ -10,7 +10,7 @@ pub use json::{ReadError, from_json, round_all, round_significant, to_json};
 pub use page::render;
 pub use results::{
     Axis, Band, Basis, Bound, Cell, Chart, ChartKind, Check, Column, Experiment, Finding, Mark,
-    Point, Results, Role, SCHEMA, Series, Table, Value, X,
+    Point, Results, Role, SCHEMA, Series, Table, Value, X, generator,
 };
 pub use text::{to_csv, to_markdown};
 

@@ -7,6 +7,14 @@ use std::collections::BTreeMap;
 /// misled.
 pub const SCHEMA: &str = "forebay-results/1";
 
+/// Program, version and, where the build was told it, commit: what [`Results::generator`] names.
+#[must_use]
+pub fn generator() -> String {
+    let commit = option_env!("FOREBAY_COMMIT").filter(|commit| !commit.is_empty());
+    let commit = commit.map_or_else(String::new, |commit| format!(", commit {commit}"));
+    format!("forebay {}{commit}", env!("CARGO_PKG_VERSION"))
+}
+
 /// Everything one invocation produced.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
@@ -14,7 +22,7 @@ pub struct Results {
     pub schema: String,
     /// Heading of the page.
     pub title: String,
-    /// Program and version that wrote this.
+    /// What wrote this: [`generator`].
     pub generator: String,
     /// The seed every other seed in here derives from.
     pub seed: u64,

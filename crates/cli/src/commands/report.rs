@@ -104,8 +104,7 @@ fn default_page(first: &Path) -> Result<PathBuf, Failure> {
 
 /// One document of all that was read.
 fn together(runs: &[Qualification], traces: &[TraceDigest]) -> Results {
-    let generator = format!("forebay {}", env!("CARGO_PKG_VERSION"));
-    let mut results = results(runs, &generator);
+    let mut results = results(runs, &forebay_report::generator());
     if traces.is_empty() {
         return results;
     }
