@@ -1,47 +1,39 @@
 #!/usr/bin/env bash
-# The page of 'forebay simulate all' in a browser without a network, wide and narrow: every chart is drawn, and
-# nothing sticks out of the page. What must be noticed, a table that is too wide, is.
+# The page of 'forebay simulate all' in a browser without a network, at 1400 and 420 pixels, dark and printed: every
+# chart is drawn, nothing sticks out, and pictures are those of golden/.
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/pictures.lib.sh"
 need chromium python3
 begin
+need_fonts
 run "$FOREBAY" simulate all --small --out lab
-cat >probe.py <<'END'
-"""Adds a script to a page that says, in its title, how many charts are drawn and what sticks out."""
-import sys
-
-PROBE = """<script>setTimeout(function () {
-  var width = document.documentElement.clientWidth, out = [];
-  document.querySelectorAll('body *').forEach(function (x) {
-    var box = x.getBoundingClientRect();
-    if (box.width === 0 || box.right <= width + 1) { return; }
-    for (var p = x.parentElement; p && p !== document.body; p = p.parentElement) {
-      if (/auto|scroll|hidden/.test(getComputedStyle(p).overflowX)) { return; }
-    }
-    out.push(x.tagName + '.' + x.className);
-  });
-  document.title = 'PROBE ' + width + ' ' + document.querySelectorAll('[_echarts_instance_]').length +
-    ' ' + out.length + ' ' + out.slice(0, 4).join(' ');
-}, 6000)</script></body>"""
-page, to = sys.argv[1:]
-text = open(page, encoding="utf-8").read()
-# The chart library has such an end in its own text.
-open(to, "w", encoding="utf-8").write(PROBE.join(text.rsplit("</body>", 1)))
-END
-# looked PAGE WIDTH: width, charts, and elements that stick out.
-looked() {
-    python3 probe.py "$1" probed.html || fail "the page cannot be read"
-    timeout 120 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size="$2,900" \
-        --virtual-time-budget=12000 --dump-dom "file://$DIR/probed.html" 2>browser.log |
-        sed -n 's|.*<title>PROBE \([^<]*\)</title>.*|\1|p'
-}
+python3 "$HERE/labpage.py" "file://$DIR/lab/report.html" lab/results.json >looked 2>&1 || fail "$(cat looked)"
+cat looked
 charts=$(python3 -c 'import json; print(sum(len(e["charts"]) for e in json.load(open("lab/results.json"))["experiments"]))')
-for width in 1400 500; do
-    read -r is_width drawn out what <<<"$(looked lab/report.html $width)"
-    [ "$is_width" = $width ] || fail "the browser shows $is_width pixels, not $width"
-    [ "$drawn" -ge "$charts" ] && [ "$charts" -gt 20 ] || fail "$drawn of $charts charts are drawn at $width pixels"
-    [ "$out" = 0 ] || fail "$out elements stick out at $width pixels: $what"
+[ "$charts" -gt 20 ] || fail "the page has $charts charts"
+for view in light dark narrow; do
+    for part in head lines intervals; do
+        "$PICTURES" reduce $view-$part.png $view-$part.small.png || fail "the picture '$view-$part' cannot be read"
+        judge lab $view-$part
+    done
 done
-sed 's|</head>|<style>h1 { width: 3000px }</style></head>|' lab/report.html >wide.html
-read -r _ _ out _ <<<"$(looked wide.html 1400)"
-[ "${out:-0}" -gt 0 ] || fail "a heading of 3000 pixels was not noticed"
-pass "$charts charts are drawn, and nothing sticks out at 1400 and 500 pixels"
+# What must be noticed: another theme, and another part.
+for other in dark-lines light-intervals; do
+    "$PICTURES" compare "$GOLDEN/lab-light-lines.png" $other.small.png >compared && fail "$other passes for light-lines"
+done
+command -v pdftotext >/dev/null || pass "$charts charts; SKIPPED: paper needs poppler-utils"
+# Paper has the recommendation, each title, finding and method, and no buttons.
+pdftotext -layout page.pdf page.txt || fail "the printed page has no text"
+python3 - <<'END' || fail "the printed page lacks what it should have"
+import json, re
+squeeze = lambda text: re.sub(r"[^a-z0-9]", "", text.lower())
+printed = squeeze(open("page.txt").read())
+results = json.load(open("lab/results.json"))["experiments"]
+wanted = [e["title"] for e in results] + [c["title"] for e in results for c in e["charts"]]
+wanted += [f["text"] for e in results for f in e.get("advice", []) + e["findings"]] + [e["method"] for e in results]
+missing = [text for text in wanted if squeeze(text) not in printed]
+extra = [text for text in ["Save as CSV", "Save results as JSON", "Logarithmic axis"] if squeeze(text) in printed]
+print(f"{len(wanted)} titles, sentences and methods on paper; missing {missing}, in the way {extra}")
+raise SystemExit(1 if missing or extra else 0)
+END
+pass "$charts charts are drawn, nothing sticks out at 1400 and 420 pixels, and pictures and paper are as they were"

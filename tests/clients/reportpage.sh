@@ -2,6 +2,7 @@
 # The page of 'forebay report' in a browser without a network: charts are drawn, in light and in dark, the
 # keyboard reaches and reads them, and what is printed has them too.
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/pictures.lib.sh"
 need chromium python3
 begin
 run "$FOREBAY" qualify sim:ddrdrive-x1 --shrink 50 --out a.fbq
@@ -23,19 +24,7 @@ END
 python3 "$HERE/keyboard.py" "file://$DIR/page.html" results.json >keyboard.said ||
     fail "$(cat keyboard.said)"
 cat keyboard.said
-# The pictures are compared with those of golden/. UPDATE_GOLDEN=1 replaces these, after a look at them.
-[ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] ||
-    skip "the pictures need the DejaVu fonts (Debian: apt-get install fonts-dejavu-core)"
-cat >fonts.conf <<'END'
-<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir>/usr/share/fonts/truetype/dejavu</dir><cachedir prefix="xdg">fontconfig</cachedir>
-<alias binding="strong"><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
-<alias binding="strong"><family>system-ui</family><prefer><family>DejaVu Sans</family></prefer></alias></fontconfig>
-END
-export FONTCONFIG_FILE=$DIR/fonts.conf
-GOLDEN=$ROOT/tests/clients/golden
-PICTURES=$ROOT/tests/clients/pictures.py
-mkdir -p "$GOLDEN"
+need_fonts
 # photograph NAME PAGE WIDTH HEIGHT THEME: at half of its size.
 photograph() {
     browse --virtual-time-budget=10000 --force-device-scale-factor=0.5 --window-size="$3,$4" \
@@ -43,22 +32,13 @@ photograph() {
     [ -s "$1.png" ] || fail "there is no picture '$1'"
     "$PICTURES" reduce "$1.png" "$1.small.png" || fail "the picture '$1' cannot be read"
 }
-# judge NAME: the picture is the golden one.
-judge() {
-    if [ "${UPDATE_GOLDEN:-0}" = 1 ]; then
-        cp "$1.small.png" "$GOLDEN/report-$1.png"
-    fi
-    echo "$1: $("$PICTURES" compare "$GOLDEN/report-$1.png" "$1.small.png")" >"$1.said" ||
-        fail "the page looks different, $(cat "$1.said"): $DIR/$1.png"
-    cat "$1.said"
-}
 # Long tables are cut, so that charts are in the picture.
 sed 's|</head>|<style>#difference, #verdict tr:nth-child(n+8) { display: none }</style></head>|' page.html >cut.html
 photograph light cut.html 1000 5000 light
 photograph dark cut.html 1000 5000 dark
 photograph wide cut.html 2000 4000 light
 photograph narrow cut.html 480 6000 light
-for name in light dark wide narrow; do judge $name; done
+for name in light dark wide narrow; do judge report $name; done
 light=$("$PICTURES" brightness light.small.png) dark=$("$PICTURES" brightness dark.small.png)
 [ "$light" -gt 180 ] && [ "$dark" -lt 100 ] || fail "light is $light bright, and dark $dark"
 if command -v pdftoppm >/dev/null; then
@@ -84,7 +64,7 @@ END
         name=${sheet%.png}
         name=printed-$((10#${name##*-}))
         "$PICTURES" reduce "$sheet" "$name.small.png"
-        judge "$name"
+        judge report "$name"
     done
 else
     say "SKIPPED: the printed page is not looked at without pdftoppm (Debian: apt-get install poppler-utils)"
