@@ -34,6 +34,18 @@ fn what_an_hour_of_rest_does_is_an_input() {
 }
 
 #[test]
+fn misaligned_random_writes_wear_flash_more() {
+    let alignment = experiment("alignment", &["ocz-vertex-2-ex-50gb"]);
+    let life = alignment.findings.iter().find_map(|f| {
+        let (_, rest) = f.text.split_once("the flash lasts ")?;
+        rest.split(' ').next()?.parse::<f64>().ok()
+    });
+    let times = life.expect("how long the flash lasts is said");
+    // Each write is two units, and leaves cleaning no easier.
+    assert!((1.2..3.0).contains(&times), "{times} times as long");
+}
+
+#[test]
 fn devices_with_a_reservation_are_in_no_ranking() {
     let reserved = ["intel-x25-e-32gb", "intel-900p-480gb"];
     for id in reserved {

@@ -1,6 +1,6 @@
 //! Experiment `alignment`: the cost of writes that do not start on a mapping unit.
 
-use super::common::{OF_TAIL, over_names, percent, response_table, say};
+use super::common::{OF_TAIL, figure, over_names, percent, response_table, say};
 use super::procedures::{self, MIXES, Shape};
 use super::{Context, Plan};
 use crate::drive::Cell;
@@ -95,6 +95,22 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
                     percent(lost(1)),
                     percent(lost(2)),
                     percent(lost(0)),
+                ),
+            );
+            let programmed = |case: usize| {
+                let random = (MIXES.len() - 1) * CASES.len();
+                runs[random + case].timeline().sustained(10.0).amplification
+            };
+            say(
+                e,
+                Basis::Predicted,
+                format!(
+                    "{}: a byte of random writes programs {} on 4 KiB and {} on 512 bytes, so that \
+                     the flash lasts {} times as long on 4 KiB.",
+                    page.device.name,
+                    figure(programmed(0)),
+                    figure(programmed(1)),
+                    figure(programmed(1) / programmed(0)),
                 ),
             );
         }
