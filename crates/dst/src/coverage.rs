@@ -107,6 +107,7 @@ pub(crate) fn fault_name(fault: &Fault) -> &'static str {
         Fault::FlushError { .. } => "failed flush",
         Fault::LyingFlush { .. } => "lying flush",
         Fault::Slow { .. } => "slow",
+        Fault::SlowAnswer { .. } => "slow answer",
         Fault::Hung { .. } => "short hang",
         Fault::Stuck { .. } => "hang",
         Fault::Late { .. } => "late command",

@@ -265,7 +265,11 @@ impl Disks {
                 // A refused import must not name a disk because it is slow, or back.
                 let is_harmless = matches!(
                     fault,
-                    Fault::Slow { .. } | Fault::Hung { .. } | Fault::Back | Fault::Blocked { .. }
+                    Fault::Slow { .. }
+                        | Fault::SlowAnswer { .. }
+                        | Fault::Hung { .. }
+                        | Fault::Back
+                        | Fault::Blocked { .. }
                 );
                 if !is_harmless {
                     struck.borrow_mut().insert(disk);
@@ -274,7 +278,7 @@ impl Disks {
                 let calm_after_secs = match fault {
                     // Shorter than any device deadline.
                     Fault::Hung { .. } => Some(4),
-                    Fault::Slow { .. } => Some(20),
+                    Fault::Slow { .. } | Fault::SlowAnswer { .. } => Some(20),
                     Fault::Stuck { for_secs, .. } => for_secs,
                     _ => None,
                 };

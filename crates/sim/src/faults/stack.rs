@@ -42,6 +42,8 @@ pub enum Fault {
     LyingFlush { on: bool },
     /// [`Slow::set_delay`].
     Slow { ops: Ops, latency: Latency },
+    /// [`Slow::set_answer_delay`].
+    SlowAnswer { ops: Ops, latency: Latency },
     /// [`Hung::hang`].
     Hung { ops: Ops },
     /// [`Hung::hang`] for a time, or until the power fails. The caller ends it.
@@ -162,6 +164,7 @@ impl Stack {
             Fault::FlushError { trigger } => self.flush_errors.add(trigger),
             Fault::LyingFlush { on } => self.lying.set_lying(on),
             Fault::Slow { ops, latency } => self.slow.set_delay(Some((ops, latency))),
+            Fault::SlowAnswer { ops, latency } => self.slow.set_answer_delay(Some((ops, latency))),
             Fault::Hung { ops } | Fault::Stuck { ops, .. } => self.hung.hang(ops),
             Fault::Late { trigger, for_ms } => self.late.add(trigger, Nanos::from_millis(for_ms)),
             Fault::NoSpace { limit_bytes } => self.no_space.limit(Some(limit_bytes)),

@@ -210,6 +210,24 @@ fn hung_command_waits_for_release_and_slow_command_for_delay() {
 }
 
 #[test]
+fn slow_answer_has_what_was_there_when_it_began() {
+    run(async {
+        let slow = Slow::new(memory(), Seed(1));
+        slow.set_answer_delay(Some((Ops::READ, Latency::Constant { ns: 5_000_000 })));
+        let read = rt::spawn({
+            let slow = slow.clone();
+            async move { first(&*slow, 0).await }
+        });
+        rt::sleep(Nanos::from_millis(1)).await;
+        slow.write(0, block(512, 1), false).await.unwrap();
+        let begun = rt::now();
+        assert_eq!(read.await, 0, "the write came while the answer was on its way");
+        assert_eq!(rt::now().since(begun), Nanos::from_millis(4));
+        assert_eq!(first(&*slow, 0).await, 1);
+    });
+}
+
+#[test]
 fn no_space_refuses_new_blocks_only_and_discard_returns_space() {
     run(async {
         let thin = NoSpace::new(memory());

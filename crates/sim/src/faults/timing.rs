@@ -12,10 +12,11 @@ use forebay_units::Nanos;
 use super::rules::{Ops, Rules, Trigger};
 use crate::{Latency, Rng, Seed};
 
-/// Layer: chosen commands start late.
+/// Layer: chosen commands start late, or are answered late.
 pub struct Slow {
     inner: Device,
     delay: Cell<Option<(Ops, Latency)>>,
+    answer_delay: Cell<Option<(Ops, Latency)>>,
     rng: RefCell<Rng>,
     struck: Cell<u64>,
 }
@@ -24,13 +25,20 @@ impl Slow {
     /// A layer without delay. `seed` draws later delays.
     #[must_use]
     pub fn new(inner: Device, seed: Seed) -> Rc<Self> {
-        let (delay, rng, struck) = (Cell::new(None), RefCell::new(seed.rng()), Cell::new(0));
-        Rc::new(Self { inner, delay, rng, struck })
+        let (delay, answer_delay) = (Cell::new(None), Cell::new(None));
+        let (rng, struck) = (RefCell::new(seed.rng()), Cell::new(0));
+        Rc::new(Self { inner, delay, answer_delay, rng, struck })
     }
 
     /// Delays commands of these kinds; `None` ends the delay.
     pub fn set_delay(&self, delay: Option<(Ops, Latency)>) {
         self.delay.set(delay);
+    }
+
+    /// Delays the answers to commands of these kinds, which have their effect before; `None` ends
+    /// the delay.
+    pub fn set_answer_delay(&self, delay: Option<(Ops, Latency)>) {
+        self.answer_delay.set(delay);
     }
 
     /// How many commands this layer delayed.
@@ -39,23 +47,34 @@ impl Slow {
         self.struck.get()
     }
 
+    /// How long one of these delays is for a command of this kind.
+    fn span(&self, delay: &Cell<Option<(Ops, Latency)>>, operation: Operation) -> Option<Nanos> {
+        let (_, latency) = delay.get().filter(|(ops, _)| ops.has(operation))?;
+        self.struck.set(self.struck.get() + 1);
+        Some(latency.sample(&mut self.rng.borrow_mut()))
+    }
+
     fn run<'a, T: 'a>(
         &'a self,
         operation: Operation,
         call: impl FnOnce() -> DeviceFuture<'a, T>,
     ) -> DeviceFuture<'a, T> {
-        match self.delay.get() {
-            Some((ops, latency)) if ops.has(operation) => {
-                self.struck.set(self.struck.get() + 1);
-                let span = latency.sample(&mut self.rng.borrow_mut());
-                let call = call();
-                Box::pin(async move {
-                    rt::sleep(span).await;
-                    call.await
-                })
-            }
-            _ => call(),
+        let before = self.span(&self.delay, operation);
+        let after = self.span(&self.answer_delay, operation);
+        let call = call();
+        if before.is_none() && after.is_none() {
+            return call;
         }
+        Box::pin(async move {
+            if let Some(span) = before {
+                rt::sleep(span).await;
+            }
+            let outcome = call.await;
+            if let Some(span) = after {
+                rt::sleep(span).await;
+            }
+            outcome
+        })
     }
 }
 
