@@ -244,7 +244,11 @@ impl<S: Subject> Run<S> {
                 stack.heal();
             }
             self.is_brief = round > 0;
-            let seed = Seed(self.scenario.seed).derive("epilogue").0;
+            // A process that draws what the one before drew would take its entries for its own.
+            let seed = match Seed(self.scenario.seed).derive("epilogue") {
+                seed if round > 0 => seed.derive("again").0,
+                seed => seed.0,
+            };
             self.boot(&Boot { seed, ..Boot::default() });
             if !self.is_over() {
                 self.power_off(None);
