@@ -78,6 +78,10 @@ impl<P: Pool> Administrator<P> {
                 None
             }
             Admin::Set { property, value } => Some(self.pool.set(property, value).await),
+            Admin::Service { volume, name, value } => {
+                self.model.usable(*volume, 0, 1)?;
+                Some(self.pool.set_service(&volume_name(*volume), name, value).await)
+            }
             Admin::Scrub => Some(self.pool.scrub().await.map(drop)),
             Admin::Manage(what) => Some(self.pool.manage(&self.devices, what).await),
             Admin::Snapshot(job) => self.snapshot_job(job).await,

@@ -304,6 +304,17 @@ impl FaultPlan {
         out
     }
 
+    /// Draws disks whose flushes are answered and do nothing, from some command on.
+    #[must_use]
+    pub fn lies(&self, commands: u64, rng: &mut Rng) -> Vec<TimedFault> {
+        let victims = self.victims.iter().filter(|_| rng.chance(700)).copied().collect::<Vec<_>>();
+        let lie = |disk| {
+            let at_command = if rng.chance(300) { 0 } else { rng.between(1, commands) };
+            TimedFault { at_command, disk, fault: Fault::LyingFlush { on: true } }
+        };
+        victims.into_iter().map(lie).collect()
+    }
+
     /// Draws which of the first `data` disks lose the first write over each map journal frame, in a
     /// boot that recovers.
     #[must_use]

@@ -11,6 +11,7 @@ use crate::client::{SectorRange, flush, read_all, write};
 use crate::leaks::check_space;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::Demand;
+use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
 use crate::subject::{Pool, Scrubbed, Subject};
 use crate::verdict::Kind;
@@ -214,7 +215,7 @@ async fn fill_cache_devices(device: &Device, blocks: u64) {
 pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, demand: Demand) {
     let BootContext { model, phase, .. } = context;
     phase.set("last writes");
-    for volume in model.ids() {
+    for volume in model.ids().into_iter().filter(|volume| *volume < FIRST_COPY) {
         let Some((first, count)) = model.usable(volume, 0, 8) else { continue };
         let Some(device) = pool.volume(&volume_name(volume)) else { continue };
         let range = SectorRange::of(model, volume, first, count);

@@ -17,7 +17,9 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Layout, Nanos};
 
 use crate::coverage::Activity;
+use crate::pool_streams::{self, streams_are_settled};
 use crate::remote_log::RemoteLog;
+use crate::scenario::Copying;
 use crate::subject::{
     CLEANER_EVENT, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, SERVICES, Scrubbed,
     Subject, Sync,
@@ -145,6 +147,7 @@ impl Subject for Forebay {
         };
         let opener = self.shelf(disks);
         let pool = forebay_pool::Pool::import(opener, &names(disks), POOL_NAME, &options).await?;
+        streams_are_settled(&pool).await;
         Ok(ForebayPool::new(pool))
     }
 
@@ -213,7 +216,8 @@ impl Pool for ForebayPool {
     fn volumes(&self) -> Vec<String> {
         let all = self.pool().volumes();
         let short = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
-        all.iter().map(|volume| short(&volume.name)).collect()
+        let whole = all.iter().filter(|volume| !volume.is_receiving);
+        whole.map(|volume| short(&volume.name)).collect()
     }
 
     fn volume(&self, name: &str) -> Option<Device> {
@@ -274,6 +278,15 @@ impl Pool for ForebayPool {
         Ok(self.pool().clone_snapshot(snapshot, &spec).await?)
     }
 
+    async fn copy_snapshot(
+        &self,
+        snapshot: &str,
+        copy: &str,
+        how: &Copying,
+    ) -> Result<bool, Refusal> {
+        pool_streams::copy(&self.pool(), snapshot, copy, how).await
+    }
+
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
         let value = match sync {
             Sync::Standard => "standard",
@@ -281,6 +294,10 @@ impl Pool for ForebayPool {
             Sync::Disabled => "disabled",
         };
         Ok(self.pool().set_volume(name, "sync", value).await?)
+    }
+
+    async fn set_service(&self, volume: &str, name: &str, value: &str) -> Result<(), Refusal> {
+        Ok(self.pool().set_volume(volume, name, value).await?)
     }
 
     async fn set(&self, property: &str, value: &str) -> Result<(), Refusal> {

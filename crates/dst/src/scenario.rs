@@ -228,6 +228,12 @@ pub enum Admin {
         property: String,
         value: String,
     },
+    /// Sets a property of a sparse volume that says how its blocks are stored.
+    Service {
+        volume: u32,
+        name: String,
+        value: String,
+    },
     Scrub,
     /// A job that must be refused and change nothing.
     Improper {
@@ -256,6 +262,21 @@ pub enum SnapshotJob {
     Clone { volume: u32, number: u32, clone: u32 },
     /// Turns volume `clone` and the one that it was cloned from around.
     Promote { clone: u32 },
+    /// Sends a snapshot and receives it as volume `copy`.
+    Copy { volume: u32, number: u32, copy: u32, how: Copying },
+}
+
+/// How a snapshot is sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copying {
+    /// Only what changed since the snapshot of this number, with which the copy ends.
+    pub base: Option<u32>,
+    /// Compressed and shared blocks are sent as they are stored.
+    pub is_as_stored: bool,
+    /// What was received of an interrupted stream is kept.
+    pub is_resumable: bool,
+    /// Parts after which the stream ends early.
+    pub cut: Option<u64>,
 }
 
 /// Jobs that must be refused.
@@ -286,6 +307,7 @@ impl Admin {
             Admin::Sync { sync: Sync::Always, .. } => "sync=always",
             Admin::Sync { sync: Sync::Disabled, .. } => "sync=disabled",
             Admin::Set { .. } => "property set",
+            Admin::Service { .. } => "service set",
             Admin::Scrub => "scrub",
             Admin::Improper { .. } => "improper job",
             Admin::Manage(Manage::Offline(_)) => "device offline",
@@ -312,6 +334,7 @@ impl Admin {
             Admin::Snapshot(SnapshotJob::RollBack { .. }) => "volume rolled back",
             Admin::Snapshot(SnapshotJob::Clone { .. }) => "volume cloned",
             Admin::Snapshot(SnapshotJob::Promote { .. }) => "clone promoted",
+            Admin::Snapshot(SnapshotJob::Copy { .. }) => "snapshot sent and received",
         }
     }
 

@@ -28,7 +28,8 @@ impl<P: Pool> Administrator<P> {
             SnapshotJob::Read { volume, number }
             | SnapshotJob::Destroy { volume, number }
             | SnapshotJob::RollBack { volume, number }
-            | SnapshotJob::Clone { volume, number, .. } => (volume, number),
+            | SnapshotJob::Clone { volume, number, .. }
+            | SnapshotJob::Copy { volume, number, .. } => (volume, number),
         };
         if !self.model.has_snapshot(key) {
             return None;
@@ -44,6 +45,7 @@ impl<P: Pool> Administrator<P> {
                 Some(self.roll_back(key, owner).await)
             }
             SnapshotJob::Clone { clone, .. } => Some(self.clone_snapshot(key, clone).await),
+            SnapshotJob::Copy { copy, how, .. } => self.copy_snapshot(key, copy, how).await,
         }
     }
 
@@ -72,7 +74,7 @@ impl<P: Pool> Administrator<P> {
     }
 
     /// Reads a snapshot as a whole and checks it.
-    async fn read_snapshot(&self, key: (u32, u32)) -> Result<(), Refusal> {
+    pub(crate) async fn read_snapshot(&self, key: (u32, u32)) -> Result<(), Refusal> {
         self.read_together(&[key]).await
     }
 

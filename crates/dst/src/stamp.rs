@@ -1,8 +1,11 @@
 //! Stamps: the contents that clients write.
 //!
-//! What always holds: every 512-byte sector names its volume, address and write, with a checksum.
+//! What always holds: every 512-byte sector names its volume, address and write, with a checksum. A
+//! shared one names its write and its place within a block.
 
 use forebay_sim::SECTOR_LEN;
+
+use crate::client::BLOCK_SECTORS;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"forebay!");
 const HEAD_LEN: usize = 40;
@@ -16,6 +19,9 @@ pub enum Fill {
     Zeros,
     /// Pseudo-random bytes, which do not compress.
     Noise,
+    /// The same in every block of a write, and in those of the write with the same number in every
+    /// other volume. Every second one compresses.
+    Shared,
 }
 
 /// What a sector holds.
@@ -44,6 +50,22 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The volume in a stamp of [`Fill::Shared`].
+const SHARED_VOLUME: u32 = u32::MAX;
+
+/// What a stamp names: volume and sector, which in a shared block are those of no volume.
+fn named(volume: u32, sector: u64, fill: Fill) -> (u32, u64) {
+    if fill == Fill::Shared { (SHARED_VOLUME, sector % BLOCK_SECTORS) } else { (volume, sector) }
+}
+
+fn has_noise(fill: Fill, number: u32) -> bool {
+    match fill {
+        Fill::Zeros => false,
+        Fill::Noise => true,
+        Fill::Shared => number % 2 == 1,
+    }
+}
+
 fn sum_of(volume: u32, fill: Fill, sector: u64, number: u32) -> u64 {
     let head = u64::from(volume) << 32 | u64::from(number);
     mix(mix(head ^ MAGIC) ^ mix(sector.wrapping_add(fill as u64 + 1)))
@@ -69,6 +91,7 @@ fn noise(sum: u64, step: u64) -> u64 {
 
 /// Writes the stamp of one sector to `out`, which is [`SECTOR_LEN`] long.
 pub fn stamp(out: &mut [u8], volume: u32, sector: u64, number: u32, fill: Fill) {
+    let (volume, sector) = named(volume, sector, fill);
     let sum = sum_of(volume, fill, sector, number);
     out[..8].copy_from_slice(&MAGIC.to_le_bytes());
     out[8..12].copy_from_slice(&volume.to_le_bytes());
@@ -76,9 +99,9 @@ pub fn stamp(out: &mut [u8], volume: u32, sector: u64, number: u32, fill: Fill) 
     out[16..24].copy_from_slice(&sector.to_le_bytes());
     out[24..32].copy_from_slice(&u64::from(number).to_le_bytes());
     out[32..40].copy_from_slice(&sum.to_le_bytes());
-    match fill {
-        Fill::Zeros => out[HEAD_LEN..].fill(0),
-        Fill::Noise => {
+    match has_noise(fill, number) {
+        false => out[HEAD_LEN..].fill(0),
+        true => {
             let words = out[HEAD_LEN..SECTOR_LEN].chunks_exact_mut(8);
             for (word, step) in words.zip(&STEPS) {
                 word.copy_from_slice(&noise(sum, *step).to_le_bytes());
@@ -109,15 +132,16 @@ pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
     let fill = match kind {
         0 => Fill::Zeros,
         1 => Fill::Noise,
+        2 => Fill::Shared,
         _ => return Seen::Garbage,
     };
     let Ok(number) = u32::try_from(number) else { return Seen::Garbage };
     let sum = sum_of(said_volume, fill, said_sector, number);
     let body = &bytes[HEAD_LEN..SECTOR_LEN];
     let whole = word(bytes, 32) == sum
-        && match fill {
-            Fill::Zeros => is_zero(body),
-            Fill::Noise => {
+        && match has_noise(fill, number) {
+            false => is_zero(body),
+            true => {
                 let words = body.chunks_exact(8).zip(&STEPS);
                 // Without an early exit the compiler can compare several words at once.
                 words.fold(0, |wrong, (found, step)| wrong | (word(found, 0) ^ noise(sum, *step)))
@@ -127,7 +151,7 @@ pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
     if !whole {
         return Seen::Garbage;
     }
-    if (said_volume, said_sector) != (volume, sector) {
+    if (said_volume, said_sector) != named(volume, sector, fill) {
         return Seen::Elsewhere { volume: said_volume, sector: said_sector, number };
     }
     Seen::Write(number)

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::coverage::Activity;
 use crate::remote_log::RemoteLog;
+use crate::scenario::Copying;
 
 /// How data is spread over the data disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -414,9 +415,24 @@ pub trait Pool: 'static {
         Err(Refusal::new(format!("there is no snapshot {snapshot} for {volume}")))
     }
 
+    /// Sends a snapshot and receives it as volume `copy`. True when all of it came.
+    async fn copy_snapshot(
+        &self,
+        snapshot: &str,
+        copy: &str,
+        how: &Copying,
+    ) -> Result<bool, Refusal> {
+        Err(Refusal::new(format!("{snapshot} cannot be sent to {copy}: {how:?}")))
+    }
+
     /// Changes the `sync` property; it holds for writes that are issued after the return.
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
         Err(Refusal::new(format!("{name} cannot be {sync:?}")))
+    }
+
+    /// Changes how blocks of a sparse volume are stored from now on.
+    async fn set_service(&self, volume: &str, name: &str, value: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("{name} of {volume} cannot be {value}")))
     }
 
     /// Changes a property of the pool.

@@ -244,3 +244,21 @@ proptest! {
 fn failure_kind_serializes_by_name() {
     assert_eq!(serde_json::to_string(&Kind::Prefix).unwrap(), "\"Prefix\"");
 }
+
+#[test]
+fn shared_stamps_are_equal_in_all_blocks_and_name_their_write() {
+    let block = |volume: u32, first: u64, number: u32| {
+        let mut bytes = [[0xff; 512]; 8];
+        for (sector, out) in (first..).zip(&mut bytes) {
+            stamp(out, volume, sector, number, Fill::Shared);
+        }
+        bytes
+    };
+    for number in [1, 2] {
+        assert_eq!(block(1, 16, number), block(7, 8 << 30, number));
+        assert_ne!(block(1, 16, number), block(1, 16, number + 1));
+    }
+    let sector = block(1, 16, 5)[3];
+    assert_eq!(examine(&sector, 9, 8 * 100 + 3), Seen::Write(5));
+    assert!(matches!(examine(&sector, 1, 20), Seen::Elsewhere { number: 5, .. }));
+}

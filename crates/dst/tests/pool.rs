@@ -53,6 +53,8 @@ fn scenarios_of_every_aim_pass() {
         (Aim::Blocked, Level::CrashOnly, 12),
         (Aim::Suspension, Level::CrashOnly, 12),
         (Aim::Suspension, Level::Within, 12),
+        (Aim::Sharing, Level::CrashOnly, 4),
+        (Aim::Memory, Level::CrashOnly, 6),
     ];
     for (aim, level, scenarios) in aims {
         let constraints = Constraints { aim: Some(aim), acts: None, ..constraints(level) };

@@ -21,7 +21,7 @@ pub enum Aim {
     Beside,
     /// A log that holds more than a group when it is replayed.
     Replay,
-    /// Imports from the root before the newest (only with --level crash).
+    /// Imports from the root before the newest, with --level within on disks that lie.
     Rewind,
     /// Long writes that wait for memory while their volume is cut.
     Throttle,
@@ -43,11 +43,15 @@ pub enum Aim {
     Snapshots,
     /// A pool in an object store (only with --level crash).
     Objects,
+    /// De-duplicated and compressed volumes whose blocks have contents in common.
+    Sharing,
+    /// Log devices in memory that are restored, armed and saved under durable writes.
+    Memory,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 17] = [
+    const SHARES: [(Aim, u64); 19] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -65,6 +69,8 @@ impl Aim {
         (Aim::Returns, 12),
         (Aim::Snapshots, 60),
         (Aim::Objects, 40),
+        (Aim::Sharing, 40),
+        (Aim::Memory, 20),
     ];
 
     /// Draws an aim.

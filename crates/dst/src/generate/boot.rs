@@ -5,7 +5,7 @@ use forebay_sim::{CrashPoint, Rng, Seed};
 use super::aim::Aim;
 use super::clients::{Filler, HotBlocks, draw_client};
 use super::constraints::Constraints;
-use super::{beside, parts, refusals, sizes, snapshots};
+use super::{beside, log_memory, parts, refusals, sharing, sizes, snapshots};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Act, Admin, Boot, Crash, Fates, MapRot};
@@ -58,7 +58,8 @@ impl Size {
                 // Of a recovery, which reads the log and commits it in groups.
                 commands = if plan.is_first { u64::MAX } else { 600 };
             }
-            Aim::Beside | Aim::Snapshots => {
+            Aim::Memory => clients = clients.min(3),
+            Aim::Beside | Aim::Snapshots | Aim::Sharing => {
                 clients = clients.clamp(2, 8);
                 acts = acts.min(64);
                 commands = clients * acts + 50;
@@ -99,6 +100,8 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
             Aim::Sizes => return sizes::draw_client(plan.volumes, acts, &mut rng),
             Aim::Replay => return sizes::draw_log_filler(plan.volumes, acts, &mut rng),
             Aim::Beside => return beside::draw_client(plan.volumes, acts, &mut rng),
+            Aim::Memory => return log_memory::draw_client(plan.volumes, &mut rng),
+            Aim::Sharing => return sharing::draw_client(plan.volumes, acts, &mut rng),
             Aim::Snapshots => return snapshots::draw_client(plan.volumes, acts, &mut rng),
             _ => {}
         }
@@ -112,15 +115,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
     } else {
         Vec::new()
     };
-    let jobs = &mut plan.seed.derive("aim").rng();
-    match plan.aim {
-        Aim::Refusals => admin = refusals::draw_jobs(jobs),
-        Aim::Sizes => admin = sizes::draw_jobs(jobs),
-        Aim::Replay => admin = vec![sizes::shrink_memory()],
-        Aim::Beside => admin = beside::draw_jobs(plan.volumes, plan.is_first, jobs),
-        Aim::Rewind => admin = commits(8, 20, jobs),
-        _ => {}
-    }
+    draw_jobs_of_aim(&mut admin, plan);
     if plan.hot_blocks.is_some() {
         admin.splice(0..0, commits(12, 18, &mut plan.seed.derive("crowd").rng()));
     }
@@ -147,6 +142,20 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
             in_work: plan.is_full || (crash.chance(500) && plan.aim != Aim::Replay),
             ..Crash::at(point, Fates::Random(crash.u64()))
         }),
+    }
+}
+
+/// Draws the jobs that the aim asks for.
+fn draw_jobs_of_aim(admin: &mut Vec<Admin>, plan: &BootPlan<'_>) {
+    let jobs = &mut plan.seed.derive("aim").rng();
+    match plan.aim {
+        Aim::Refusals => *admin = refusals::draw_jobs(jobs),
+        Aim::Sizes => *admin = sizes::draw_jobs(jobs),
+        Aim::Replay => *admin = vec![sizes::shrink_memory()],
+        Aim::Beside => *admin = beside::draw_jobs(plan.volumes, plan.is_first, jobs),
+        Aim::Rewind => *admin = commits(8, 20, jobs),
+        Aim::Sharing => admin.splice(0..0, commits(12, 22, jobs)).for_each(drop),
+        _ => {}
     }
 }
 

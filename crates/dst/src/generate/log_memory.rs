@@ -1,13 +1,14 @@
 //! Log devices in memory: which pools have them, and when the power fails.
 
-use forebay_sim::Rng;
-use forebay_sim::faults::Fault;
+use forebay_sim::faults::{Fault, Ops};
+use forebay_sim::{CrashPoint, Latency, Rng};
 
 use super::aim::Aim;
 use super::boot::BootPlan;
 use crate::fault_plan::Level;
-use crate::scenario::{Act, Admin, Boot, Power, TimedPower};
-use crate::subject::{Manage, PoolSpec};
+use crate::scenario::{Act, Admin, Boot, Crash, Fates, Power, TimedFault, TimedPower};
+use crate::stamp::Fill;
+use crate::subject::{LogShape, Manage, PoolSpec};
 
 /// How many of a thousand scenarios with log devices have some in memory.
 const LOG_MEMORY_PER_MILLE: u64 = 350;
@@ -19,6 +20,13 @@ const MEMORY_LOST_PER_MILLE: u64 = 600;
 /// Puts log devices in memory.
 pub(super) fn draw(spec: &mut PoolSpec, level: Level, aim: Aim, rng: &mut Rng) {
     let disks = spec.log.disks() as u64;
+    if aim == Aim::Memory {
+        // Beside a side that is no memory nothing would be lost.
+        spec.memory_logs = if rng.chance(800) { disks } else { rng.between(1, disks) } as usize;
+        // What the log has is nowhere else for long.
+        spec.properties.insert("txg_timeout".to_owned(), "60".to_owned());
+        return;
+    }
     // Beyond the promise the log is struck on all sides already.
     let is_promised = matches!(level, Level::CrashOnly | Level::Within);
     let is_usual = matches!(aim, Aim::Mixed | Aim::Replay | Aim::Parts);
@@ -29,7 +37,7 @@ pub(super) fn draw(spec: &mut PoolSpec, level: Level, aim: Aim, rng: &mut Rng) {
 
 /// Adds pauses in which devices are armed, and failures of the power.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
-    if plan.spec.memory_logs == 0 {
+    if plan.spec.memory_logs == 0 || plan.aim == Aim::Memory {
         return;
     }
     let rng = &mut plan.seed.derive("log memory").rng();
@@ -57,6 +65,66 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
         let power = *rng.pick(&[Power::Battery, Power::Battery, Power::SilentBattery, Power::Line]);
         boot.power.push(TimedPower { at_command, power });
         at_command += rng.between(1, commands.max(2) / 2);
+    }
+}
+
+/// The shape of a pool with log devices in memory.
+pub(super) fn with_log(spec: PoolSpec) -> PoolSpec {
+    match spec.log {
+        LogShape::None => PoolSpec { log: LogShape::One, ..spec },
+        _ => spec,
+    }
+}
+
+/// The script of a client of the aim "memory": durable writes all along.
+pub(super) fn draw_client(volumes: &[u64], rng: &mut Rng) -> Vec<Act> {
+    let volume = rng.below(volumes.len() as u64) as u32;
+    let sectors = volumes[volume as usize];
+    // The log device is armed after some seconds, and saved seconds after the line has gone.
+    let bits = rng.between(22, 25);
+    let mut out = Vec::new();
+    for _ in 0..rng.between(200, 500) {
+        let count = 8 * rng.between(1, 3);
+        let first = rng.below((sectors - count) / 8 + 1) * 8;
+        out.push(Act::Write { volume, first, count, fua: rng.chance(900), fill: Fill::Noise });
+        if rng.chance(700) {
+            out.push(Act::Pause { ns: rng.between(1, 1 << bits) });
+        }
+    }
+    out
+}
+
+/// Turns a boot into one of the aim "memory": restores and saves take as long as many writes, the
+/// line comes and goes, and the power fails at any instant of that.
+pub(super) fn apply_aim(boot: &mut Boot, plan: &BootPlan<'_>) {
+    if plan.aim != Aim::Memory {
+        return;
+    }
+    let rng = &mut plan.seed.derive("memory").rng();
+    boot.admin.clear();
+    for disk in plan.spec.memory_log_range() {
+        let read = Latency::Uniform { min_ns: 1 << 20, max_ns: 1 << rng.between(22, 26) };
+        let write = Latency::HeavyTail { base_ns: 1 << 18, max_ns: 1 << rng.between(24, 31) };
+        for (ops, latency) in [(Ops::READ, read), (Ops::WRITE, write)] {
+            // What is read before, and answered after, lacks what is written meanwhile.
+            let fault = match rng.chance(600) {
+                true => Fault::SlowAnswer { ops, latency },
+                false => Fault::Slow { ops, latency },
+            };
+            boot.faults.push(TimedFault { at_command: 0, disk, fault });
+        }
+    }
+    boot.power.clear();
+    let acts: usize = boot.clients.iter().map(Vec::len).sum();
+    let mut at_command = 0;
+    for _ in 0..rng.below(5) {
+        at_command += rng.between(1, acts as u64 / 2);
+        let power = *rng.pick(&[Power::Battery, Power::Battery, Power::SilentBattery, Power::Line]);
+        boot.power.push(TimedPower { at_command, power });
+    }
+    if rng.chance(800) {
+        let point = CrashPoint::AtTime(rng.between(1 << 29, 1 << 33));
+        boot.crash = Some(Crash::at(point, Fates::Random(rng.u64())));
     }
 }
 

@@ -29,6 +29,7 @@ mod races;
 mod refusals;
 mod remote_log;
 mod returns;
+mod sharing;
 mod sizes;
 mod snapshots;
 mod succession;
@@ -82,7 +83,8 @@ impl Class {
         let is_full = is_full
             || matches!(aim, Aim::SlowReads | Aim::MovedRot)
             || (aim == Aim::Returns && seed.derive("returns").rng().chance(500))
-            || (aim == Aim::Snapshots && seed.derive("snapshots").rng().chance(400));
+            || (aim == Aim::Snapshots && seed.derive("snapshots").rng().chance(400))
+            || (aim == Aim::Sharing && seed.derive("sharing").rng().chance(300));
         Self { is_free, is_full, crashes_in_recovery, aim }
     }
 
@@ -97,7 +99,16 @@ impl Class {
 
     /// Draws what the class says of a boot.
     fn apply(self, boot: &mut Boot, plan: &BootPlan<'_>, level: Level, seed: Seed) {
-        boot.rewinds = self.aim == Aim::Rewind && level == Level::CrashOnly && !plan.is_first;
+        let is_asked = self.aim == Aim::Rewind && plan.constraints.aim.is_some();
+        let lies = is_asked && level == Level::Within;
+        let rewinds = self.aim == Aim::Rewind && (level == Level::CrashOnly || lies);
+        boot.rewinds = rewinds && !plan.is_first;
+        if lies {
+            // Other faults change which devices have which root, and so does a rewind cut short.
+            let rng = &mut seed.derive("lies").rng();
+            boot.faults = plan.fault_plan.lies(Size::draw(plan, rng).commands, rng);
+            boot.crash.iter_mut().for_each(|crash| crash.in_work = true);
+        }
         if self.crashes_in_recovery {
             crash_in_recovery_of(boot, plan, seed);
         }
@@ -134,10 +145,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     let Stock { volumes, sparse, sync, gaps } =
         draw_stock(seed, constraints, (class, level), &mut spec, &mut rng);
     let hot_blocks = draw_hot_blocks(seed, class, &volumes);
-    let mut fault_plan = FaultPlan::draw(&spec, level, &mut seed.derive("atlas").rng());
-    if class.needs_redundancy() && level == Level::Within {
-        fault_plan.strike_one(&spec, &mut recovery_rng);
-    }
+    let fault_plan = draw_faults(seed, constraints, (class, level), &spec, &mut recovery_rng);
     let boots = constraints.boots.unwrap_or_else(|| rng.between(class.fewest_boots(), 4));
     let mut workload =
         AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, seed.derive("desk"));
@@ -168,12 +176,14 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         cache_disks::apply(&mut boot, &plan, commands());
         log_memory::apply(&mut boot, &plan, commands().min(1 << 12));
         log_memory::apply_mirrored(&mut boot, &plan);
+        log_memory::apply_aim(&mut boot, &plan);
         if class.has_succession() && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
             returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
         }
         remote_log::apply(&mut boot, &plan, commands().min(1 << 12));
         snapshots.apply(&mut boot, &plan);
+        sharing::apply(&mut boot, &plan);
         boot
     };
     let mut boots: Vec<Boot> = (0..boots).map(draw_one).collect();
@@ -194,6 +204,22 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         keeps_disks: class.aim == Aim::Blocked && level == Level::CrashOnly,
         boots,
     }
+}
+
+/// Draws the disks that faults strike.
+fn draw_faults(
+    seed: Seed,
+    constraints: &Constraints,
+    (class, level): (Class, Level),
+    spec: &PoolSpec,
+    recovery_rng: &mut Rng,
+) -> FaultPlan {
+    let mut fault_plan = FaultPlan::draw(spec, level, &mut seed.derive("atlas").rng());
+    let is_rewind_asked = constraints.aim == Some(Aim::Rewind);
+    if (class.needs_redundancy() || is_rewind_asked) && level == Level::Within {
+        fault_plan.strike_one(spec, recovery_rng);
+    }
+    fault_plan
 }
 
 /// Draws how many of a thousand clients come through NBD.
@@ -228,6 +254,11 @@ fn draw_stock(
             let kinds = &mut seed.derive("snapshots kinds").rng();
             sparse.extend((0..volumes.len() as u32).filter(|_| kinds.chance(400)));
         }
+        Aim::Sharing => {
+            let rng = &mut seed.derive("sharing volumes").rng();
+            volumes = sharing::draw_volumes(spec, class.is_full, rng);
+            sparse.extend(0..volumes.len() as u32);
+        }
         Aim::Throttle => {
             volumes = races::draw_throttled_volumes(spec, &mut seed.derive("races").rng());
         }
@@ -254,9 +285,17 @@ fn draw_stock(
         }
         _ => {}
     }
+    draw_services(spec, seed, (class, level));
+    Stock { volumes, sparse, sync, gaps }
+}
+
+/// Draws caches, what the pool does with blocks of sparse volumes, and special devices.
+fn draw_services(spec: &mut PoolSpec, seed: Seed, (class, level): (Class, Level)) {
     draw_cache(spec, &mut seed.derive("cache").rng());
-    draw_dedup(spec, &mut seed.derive("dedup").rng());
-    draw_compression(spec, &mut seed.derive("compression").rng());
+    if class.aim != Aim::Sharing {
+        draw_dedup(spec, &mut seed.derive("dedup").rng());
+        draw_compression(spec, &mut seed.derive("compression").rng());
+    }
     if class.is_free {
         object_stores::draw(spec, level, class.aim, &mut seed.derive("object stores").rng());
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
@@ -269,7 +308,6 @@ fn draw_stock(
             &mut seed.derive("mirrored memory").rng(),
         );
     }
-    Stock { volumes, sparse, sync, gaps }
 }
 
 /// Draws whether the pool has a read cache, and of which kind.
@@ -308,7 +346,8 @@ fn draw_compression(spec: &mut PoolSpec, rng: &mut Rng) {
 fn draw_hot_blocks(seed: Seed, class: Class, volumes: &[u64]) -> Option<HotBlocks> {
     match class.aim {
         Aim::Parts => Some(HotBlocks::choose(volumes, seed.derive("crowd"))),
-        Aim::Refusals | Aim::Sizes | Aim::Replay | Aim::Throttle | Aim::Misaddressed => None,
+        Aim::Refusals | Aim::Sizes | Aim::Replay | Aim::Throttle => None,
+        Aim::Misaddressed | Aim::Sharing | Aim::Memory => None,
         _ if class.is_free && !class.is_full => HotBlocks::draw(volumes, seed.derive("crowd")),
         _ => None,
     }
@@ -332,8 +371,8 @@ fn draw_pool(
     if let Some(spec) = &constraints.spec {
         return spec.clone();
     }
-    let is_small =
-        class.is_full || matches!(class.aim, Aim::Refusals | Aim::Roots | Aim::Snapshots);
+    let small = matches!(class.aim, Aim::Refusals | Aim::Roots | Aim::Snapshots);
+    let is_small = class.is_full || small || matches!(class.aim, Aim::Sharing | Aim::Memory);
     let draw = |seed: Seed| match is_small {
         true => draw_small_spec(seed.derive("small spec")),
         false => draw_spec(seed.derive("spec")),
@@ -341,6 +380,9 @@ fn draw_pool(
     let mut spec = draw(seed);
     while class.needs_redundancy() && spec.parity() == 0 {
         spec = draw(Seed(recovery_rng.u64()));
+    }
+    if class.aim == Aim::Memory {
+        return log_memory::with_log(spec);
     }
     if class.aim == Aim::Objects {
         return PoolSpec { raid: Raid::Raid0, data_disks: 1, ..spec };

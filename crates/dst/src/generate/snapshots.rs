@@ -5,7 +5,8 @@ use forebay_sim::{Rng, Seed};
 use super::aim::Aim;
 use super::boot::BootPlan;
 use super::{Class, Constraints};
-use crate::scenario::{Act, Admin, Boot, SnapshotJob};
+use crate::scenario::{Act, Admin, Boot, Copying, SnapshotJob};
+use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
 
 /// How many of a thousand scenarios of other aims have snapshots.
@@ -14,6 +15,8 @@ const SNAPSHOTS_PER_MILLE: u64 = 200;
 const FIRST_CLONE: u32 = 1000;
 /// Clones of a scenario.
 const MOST_CLONES: u32 = 6;
+/// Fewer than so many snapshots are sent in a boot.
+const MOST_COPIES: u64 = 4;
 /// Snapshots that a scenario asks for.
 const MOST_SNAPSHOTS: u32 = 24;
 
@@ -27,6 +30,10 @@ pub(super) struct Workload {
     next_number: u32,
     clones: Vec<u32>,
     next_clone: u32,
+    /// Snapshots are sent and received.
+    sends: bool,
+    /// Volumes that were received, each with its source and the number of its last snapshot.
+    copies: Vec<(u32, u32, u32)>,
 }
 
 impl Workload {
@@ -36,6 +43,7 @@ impl Workload {
         let is_any = seed.derive("share").rng().chance(SNAPSHOTS_PER_MILLE);
         let jobs = match class.aim {
             Aim::Snapshots if constraints.manage => (4, 16),
+            Aim::Sharing if constraints.manage => (1, 8),
             // Their volumes have gaps, or the space that is left is counted.
             Aim::Sizes | Aim::Refusals | Aim::Throttle => (0, 0),
             _ if draws && is_any => (0, 5),
@@ -49,6 +57,9 @@ impl Workload {
             next_number: 0,
             clones: Vec::new(),
             next_clone: FIRST_CLONE,
+            // A stream ends with a suspension, and what it leaves is not known exactly.
+            sends: !matches!(class.aim, Aim::Rewind | Aim::Suspension),
+            copies: Vec::new(),
         }
     }
 
@@ -68,34 +79,73 @@ impl Workload {
             boot.admin.splice(at..at, [pause, job]);
             at += 2;
         }
+        grow_after_rollbacks(boot, plan);
+        if self.sends {
+            let rng = &mut plan.seed.derive("copies").rng();
+            for _ in 0..rng.below(MOST_COPIES) {
+                self.copy(&mut boot.admin, rng);
+            }
+        }
+    }
+
+    /// Puts the job of sending a snapshot after the one that takes it: whole, or since the last
+    /// one that was sent.
+    fn copy(&mut self, jobs: &mut Vec<Admin>, rng: &mut Rng) {
+        let Some((volume, number)) = pick(&self.taken, rng) else { return };
+        let since = self.copies.iter().position(|(of, _, last)| *of == volume && *last < number);
+        let since = since.filter(|_| rng.chance(700));
+        let (copy, base) = match since {
+            Some(at) => {
+                let last = std::mem::replace(&mut self.copies[at].2, number);
+                (self.copies[at].1, Some(last))
+            }
+            None => {
+                let copy = FIRST_COPY + self.copies.len() as u32;
+                self.copies.push((volume, copy, number));
+                (copy, None)
+            }
+        };
+        let how = Copying {
+            base,
+            is_as_stored: rng.chance(400),
+            is_resumable: base.is_none() && rng.chance(400),
+            cut: rng.chance(300).then(|| rng.between(1, 12)),
+        };
+        let is_its = |job: &Admin| match job {
+            Admin::Snapshot(SnapshotJob::Take { number: taken, .. }) => *taken == number,
+            _ => false,
+        };
+        let mut at = jobs.iter().position(is_its).map_or(0, |at| at + 1);
+        // What is cut goes on, or begins anew.
+        for cut in [how.cut].into_iter().chain(how.cut.map(|_| None)) {
+            at += rng.below((jobs.len() - at) as u64 + 1) as usize;
+            let how = Copying { cut, ..how };
+            let job = Admin::Snapshot(SnapshotJob::Copy { volume, number, copy, how });
+            jobs.splice(at..at, [Admin::Pause { ns: 1 << rng.between(12, 23) }, job]);
+            at += 2;
+        }
     }
 
     fn job(&mut self, volumes: u32, rng: &mut Rng) -> Option<Admin> {
-        let any = |rng: &mut Rng, taken: &[(u32, u32)]| {
-            // Mostly one of the last few.
-            let from = if rng.chance(700) { taken.len().saturating_sub(4) } else { 0 };
-            let at = rng.between(from as u64, taken.len().max(1) as u64 - 1) as usize;
-            taken.get(at).copied()
-        };
         let job = match rng.below(22) {
             0..9 => self.take(volumes, rng)?,
             9 | 10 => {
-                let (volume, number) = any(rng, &self.taken)?;
+                let (volume, number) = pick(&self.taken, rng)?;
                 match rng.chance(500) {
                     true => SnapshotJob::Read { volume, number },
                     false => SnapshotJob::ReadAll { number },
                 }
             }
             11..15 => {
-                let (volume, number) = any(rng, &self.taken)?;
+                let (volume, number) = pick(&self.taken, rng)?;
                 SnapshotJob::Destroy { volume, number }
             }
             15 if self.branches => {
-                let (volume, number) = any(rng, &self.taken)?;
+                let (volume, number) = pick(&self.taken, rng)?;
                 SnapshotJob::RollBack { volume, number }
             }
             16..19 if self.branches && self.next_clone < FIRST_CLONE + MOST_CLONES => {
-                let (volume, number) = any(rng, &self.taken)?;
+                let (volume, number) = pick(&self.taken, rng)?;
                 let clone = self.next_clone;
                 self.next_clone += 1;
                 self.clones.push(clone);
@@ -128,6 +178,45 @@ impl Workload {
         self.taken.extend(volumes.iter().map(|volume| (*volume, number)));
         Some(SnapshotJob::Take { volumes, number })
     }
+}
+
+/// Has volumes go back to snapshots of less than they are, and grow again: what is new is zeros,
+/// although the volume was as long before.
+fn grow_after_rollbacks(boot: &mut Boot, plan: &BootPlan<'_>) {
+    let rng = &mut plan.seed.derive("ends").rng();
+    let back = |job: &Admin| match job {
+        Admin::Snapshot(SnapshotJob::RollBack { volume, number }) => Some((*volume, *number)),
+        _ => None,
+    };
+    let mut chosen: Vec<(u32, u32)> = boot.admin.iter().filter_map(back).collect();
+    chosen.retain(|(volume, _)| plan.volumes.len() > *volume as usize && rng.chance(500));
+    for job in std::mem::take(&mut boot.admin) {
+        let its = chosen.iter().find(|key| match &job {
+            Admin::Snapshot(SnapshotJob::Take { volumes, number }) => {
+                *number == key.1 && volumes.contains(&key.0)
+            }
+            other => back(other) == Some(**key),
+        });
+        let Some((volume, _)) = its.copied() else {
+            boot.admin.push(job);
+            continue;
+        };
+        let sectors = plan.volumes[volume as usize];
+        let grow = Admin::Resize { volume, sectors };
+        if back(&job).is_none() {
+            let sectors = rng.between(sectors / 16, sectors / 8) * 8;
+            boot.admin.push(Admin::Resize { volume, sectors });
+        }
+        let pause = Admin::Pause { ns: 1 << rng.between(16, 23) };
+        boot.admin.extend([job, grow, pause]);
+    }
+}
+
+/// One of the snapshots that were taken, mostly one of the last few.
+fn pick(taken: &[(u32, u32)], rng: &mut Rng) -> Option<(u32, u32)> {
+    let from = if rng.chance(700) { taken.len().saturating_sub(4) } else { 0 };
+    let at = rng.between(from as u64, taken.len().max(1) as u64 - 1) as usize;
+    taken.get(at).copied()
 }
 
 /// The script of a client: it changes volumes and clones in few places, so that versions differ in
