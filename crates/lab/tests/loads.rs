@@ -1,23 +1,13 @@
 //! Loads of the field on models, against formulas: open arrivals, skewed places, trims.
 
+mod common;
+
 use forebay_flash::DeviceSpec;
 use forebay_lab::LabError;
 use forebay_lab::load::{Arrivals, Load, Places};
 use forebay_lab::timeline::{Phase, PhaseOutcome, Timeline};
 
-/// A device that takes one command after another, each for the same time.
-const SERVER: &str = r#"
-name = "server"
-capacity_bytes = 1_073_741_824
-interface = { kind = "pcie", command_us = 10, bandwidth_mb_s = 100_000, bit_error_rate = 0 }
-[media.dram]
-service_us = 1
-dram_mb_s = 100_000
-save_mb_s = 100
-restore_mb_s = 100
-backup_cycles = 100_000
-energy = { full_j = 100, save_w = 5, charge_w = 0 }
-"#;
+use common::SERVER;
 
 /// A flash device with one superblock die, so that its spare share is exact.
 const FLASH: &str = r#"
