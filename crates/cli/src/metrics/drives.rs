@@ -41,7 +41,7 @@ pub fn drives(out: &mut Exposition, all: &[Below<'_>]) {
     out.counters("forebay_device_lifetime_written_bytes", help, written);
 }
 
-/// The forecasts of a drive, by what each is made from.
+/// The forecasts of a drive: which figure each follows from, and years.
 fn years_left(drive: &Drive) -> Vec<(&'static str, f64)> {
     let model = drive.forecast.as_ref().and_then(|forecast| forecast.model.as_ref());
     let by_counter = drive.forecast.as_ref().and_then(|forecast| forecast.years_by_counter);
