@@ -220,22 +220,27 @@ END
     cat >>"$DIR/main"
 }
 
-# guest_tells FILE...: boots the guest with these files as disks, waits until it has said "all is well", and shows
-# what it found right.
-guest_tells() {
+# boot_guest FILE...: boots the guest with these files as disks, whose serial numbers are the files' names.
+boot_guest() {
     local file
     local -a command
     : >"$DIR/console"
     eval "command=($(guest_command))"
-    say "${KERNEL#*/root/}"
     for file in "$@"; do
         command+=(-drive "file=$DIR/$file,if=none,id=$file,format=raw,cache=writeback"
-            -device "virtio-blk-pci,drive=$file")
+            -device "virtio-blk-pci,drive=$file,serial=$file")
     done
     "${command[@]}" >"$DIR/qemu.out" 2>&1 &
     GUEST_PID=$!
     disown $GUEST_PID
     undo "kill -9 $GUEST_PID"
+}
+
+# guest_tells FILE...: boots the guest with these files as disks, waits until it has said "all is well", and shows
+# what it found right.
+guest_tells() {
+    say "${KERNEL#*/root/}"
+    boot_guest "$@"
     await 300 "the guest ends: $DIR/console" guest_is_over
     sed -n 's/^guest: ok //p' "$DIR/console" | tr -d '\r' | while read -r line; do say "$line"; done
     grep -q 'guest: all is well' "$DIR/console" || fail "$(tail -n 40 "$DIR/console"; cat "$DIR/qemu.out")"

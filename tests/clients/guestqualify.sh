@@ -32,32 +32,17 @@ make_guest "$DIR/forebay"
 truncate -s 300M log-device results
 mke2fs -q -F -t ext4 results
 
-# start DISK DISK: boots the guest with the disks in this order.
-start() {
-    local disk
-    local -a command
-    : >"$DIR/console"
-    eval "command=($(guest_command))"
-    for disk in "$@"; do
-        command+=(-drive "file=$DIR/$disk,if=none,id=$disk,format=raw,cache=writeback"
-            -device "virtio-blk-pci,drive=$disk,serial=$disk")
-    done
-    "${command[@]}" >"$DIR/qemu.out" 2>&1 &
-    GUEST_PID=$!
-    disown $GUEST_PID
-    undo "kill -9 $GUEST_PID"
-}
 printed() { grep -ao "guest: [0-9]* lines" "$DIR/console" | tail -n 1 | grep -o '[0-9]*'; }
 is_under_way() { ! lives $GUEST_PID || grep -q 'guest: FAIL' "$DIR/console" || [ "$(printed || echo 0)" -ge 6 ]; }
 
-start log-device results
+boot_guest log-device results
 await 300 "steps are done: $DIR/console" is_under_way
 kill -9 $GUEST_PID
 lines=$(printed) || fail "$(tail -n 20 "$DIR/console")"
 grep -q 'found 0 lines, the device is /dev/vda' console || fail "$(tail -n 20 "$DIR/console")"
 say "cut when $lines lines were in the log"
 await 60 "the guest is gone" eval "! lives $GUEST_PID"
-start results log-device
+boot_guest results log-device
 await 600 "the guest ends: $DIR/console" guest_is_over
 grep -q 'guest: all is well' console || fail "$(tail -n 20 "$DIR/console"; cat "$DIR/qemu.out")"
 tr -d '\r' <console >console.txt
