@@ -55,6 +55,7 @@ run "$FOREBAY" volume create -s -V 32M p/v
 run nbdcopy --flush first "$(uri p/v)"
 run "$FOREBAY" volume snapshot p/v@s
 run "$FOREBAY" volume clone p/v@s p/c
+is_written() { [ "$("$FOREBAY" volume get -H -o value written "p/$1")" != 0B ]; }
 for volume in v c; do
     fio --name="$volume" --ioengine=nbd --uri="$(uri "p/$volume")" --rw=randwrite --bs=4k --iodepth=8 \
         --size=32M --io_size=1G --time_based --runtime="$(longer 6 30)" --verify=crc32c --do_verify=0 \
@@ -63,7 +64,8 @@ for volume in v c; do
     undo "kill $! 2>/dev/null"
 done
 kept=$(hash_volume p/v@s)
-sleep 1
+await 20 "fio writes to the volume" is_written v
+await 20 "fio writes to the clone" is_written c
 turns=0
 while kill -0 "${writers[0]}" 2>/dev/null && [ $turns -lt 40 ]; do
     run "$FOREBAY" volume promote p/c
