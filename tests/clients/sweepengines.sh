@@ -41,22 +41,27 @@ worker() {
         [ "$(readlink "/proc/$pid/exe")" = "$(realpath "$FOREBAY")" ] && echo "$pid"
     done | tail -n 1
 }
+# killed_and_resumed COMMAND FOLDER ENGINE: one of its workers is killed; the same command goes on with the sweep.
+killed_and_resumed() {
+    local engine victim
+    "$1" &
+    engine=$!
+    victim=$(worker "$2")
+    [ -n "$victim" ] || fail "no worker to kill: $(tail -n 20 ./*.log task-*.out hyperqueue-*.err 2>/dev/null)"
+    kill -9 "$victim"
+    if wait "$engine"; then fail "$3 does not say that a worker was killed"; fi
+    has_lines "$2" $POINTS && fail "the worker was killed after its last point"
+    refuse sweep --out "$2" --merge
+    run "$1"
+    merged "$2" "$3"
+}
 
 say "GNU parallel"
 by_parallel() {
     parallel --will-cite --jobs 2 "$FOREBAY" simulate sweep sweep.toml --json --out "$DIR/byparallel" \
         --threads 1 --shard '{}'/2 ::: 1 2 >parallel.log 2>&1
 }
-by_parallel &
-engine=$!
-victim=$(worker byparallel)
-[ -n "$victim" ] || fail "no worker to kill: $(cat parallel.log)"
-kill -9 "$victim"
-if wait "$engine"; then fail "parallel does not say that a worker was killed"; fi
-has_lines byparallel $POINTS && fail "the worker was killed after its last point"
-refuse sweep --out byparallel --merge
-run by_parallel
-merged byparallel "GNU parallel"
+killed_and_resumed by_parallel byparallel "GNU parallel"
 
 say "Slurm"
 NODE=$(hostname -s)
@@ -111,16 +116,7 @@ exec "$FOREBAY" simulate sweep sweep.toml --json --out "$DIR/byslurm" --threads 
     --shard "\$SLURM_ARRAY_TASK_ID/\$SLURM_ARRAY_TASK_COUNT"
 BATCH
 by_slurm() { sbatch --wait sweep.sbatch >sbatch.log 2>&1; }
-by_slurm &
-engine=$!
-victim=$(worker byslurm)
-[ -n "$victim" ] || fail "no worker to kill: $(cat sbatch.log task-*.out)"
-kill -9 "$victim"
-if wait "$engine"; then fail "Slurm does not say that a task was killed"; fi
-has_lines byslurm $POINTS && fail "the task was killed after its last point"
-refuse sweep --out byslurm --merge
-run by_slurm
-merged byslurm Slurm
+killed_and_resumed by_slurm byslurm Slurm
 
 export PYTHONPATH=$HYPERQUEUE
 if ! python3 -c 'import hyperqueue' 2>/dev/null; then
@@ -128,16 +124,7 @@ if ! python3 -c 'import hyperqueue' 2>/dev/null; then
 fi
 say "HyperQueue"
 by_hyperqueue() { python3 "$HERE/hqsweep.py" "$FOREBAY" "$DIR/byhyperqueue" 2 >hyperqueue.log 2>&1; }
-by_hyperqueue &
-engine=$!
-victim=$(worker byhyperqueue)
-[ -n "$victim" ] || fail "no worker to kill: $(cat hyperqueue.log hyperqueue-*.err)"
-kill -9 "$victim"
-if wait "$engine"; then fail "HyperQueue does not say that a task was killed"; fi
-has_lines byhyperqueue $POINTS && fail "the task was killed after its last point"
-refuse sweep --out byhyperqueue --merge
-run by_hyperqueue
-merged byhyperqueue HyperQueue
+killed_and_resumed by_hyperqueue byhyperqueue HyperQueue
 version=$(python3 -c 'from importlib.metadata import version; print(version("hyperqueue"))')
 pass "parallel $(parallel --version | head -n 1 | grep -o '[0-9]*$'), $(sinfo --version), HyperQueue $version; a worker \
 of each killed"
