@@ -58,6 +58,7 @@ check:
 	$(CARGO) test --quiet --package forebay-cli --test arrows --test tidy
 	@scripts/licences
 	$(CARGO) test --quiet --workspace --lib
+	CARGO="$(CARGO)" scripts/fuzz-seeds
 
 prove:
 	scripts/prove $(ARGS)

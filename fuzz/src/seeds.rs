@@ -132,6 +132,7 @@ fn pool_config() -> PoolConfig {
             size_bytes: 1 << 26,
             sparse: true,
             origin: Some(3),
+            writers: vec![1, 3],
             properties: Default::default(),
         }],
         next_device: 4,
@@ -295,6 +296,7 @@ fn snapshots(out: &mut Seeds) {
     let monday = Snapshot {
         id: VolumeId(3),
         volume: VolumeId(1),
+        taken_of: VolumeId(4),
         name: "monday".into(),
         commit: 4,
         created_at: 5,
