@@ -2,7 +2,7 @@
 //!
 //! It holds frames back until a frame of a later root follows them, or the end confirms them. When
 //! the chain breaks, it backtracks and tries other versions of the held frames: copies, or versions
-//! computed from parity. The crate's README says why.
+//! computed from parity. A second attempt holds all frames. The crate's README says why.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -73,7 +73,9 @@ pub struct JournalReader {
     /// Position of the first frame that is not confirmed.
     next: JournalPosition,
     end: JournalPosition,
-    /// Unconfirmed frames of one root, from `next` on.
+    /// Whether only the end confirms frames.
+    holds_all: bool,
+    /// Unconfirmed frames from `next` on: of one root, or all.
     held: Vec<Held>,
     /// Confirmed frames that are not returned yet.
     ready: VecDeque<Frame>,
@@ -112,6 +114,7 @@ impl JournalReader {
             pool,
             next: start,
             end,
+            holds_all: false,
             held: Vec::new(),
             ready: VecDeque::new(),
             broken: None,
@@ -123,6 +126,15 @@ impl JournalReader {
             blocks: None,
             copies: Vec::new(),
         }
+    }
+
+    /// Returns no frame before the end confirms all of them, and keeps them in memory until then:
+    /// the second attempt, when the chain broke. After a rewind, a device that lost writes may have
+    /// frames of several roots left behind, which confirm each other.
+    #[must_use]
+    pub fn holding_all(mut self) -> Self {
+        self.holds_all = true;
+        self
     }
 
     /// The positions of the first frames in the journal's segments.
@@ -157,7 +169,15 @@ impl JournalReader {
     ///
     /// It returns blocks and not checksums: a block that ends with its own checksum, such as
     /// padding, has the same CRC as any other such block.
-    pub async fn all_blocks(mut self) -> Result<JournalBlocks, SegmentError> {
+    pub async fn all_blocks(self) -> Result<JournalBlocks, SegmentError> {
+        let again = Self::new(self.array.clone(), self.pool, self.next, self.end).holding_all();
+        match self.blocks_of_chain().await {
+            Err(SegmentError::Journal { .. }) => again.blocks_of_chain().await,
+            found => found,
+        }
+    }
+
+    async fn blocks_of_chain(mut self) -> Result<JournalBlocks, SegmentError> {
         self.blocks = Some(BTreeMap::new());
         while self.next().await?.is_some() {}
         let blocks = self.blocks.take().expect("put there above");
@@ -183,7 +203,7 @@ impl JournalReader {
         }
     }
 
-    /// Reads on until frames are confirmed: those of one root, or the last.
+    /// Reads on until frames are confirmed: those of one root, the last, or all.
     async fn confirm_some(&mut self) -> Result<(), SegmentError> {
         loop {
             let next = match self.reached() {
@@ -198,7 +218,8 @@ impl JournalReader {
             match next {
                 Ok(next) => {
                     let before = self.held.last().map(|held| held.frame.header.commit);
-                    let confirms = before.is_some_and(|commit| commit < next.frame.header.commit);
+                    let is_later = |commit| commit < next.frame.header.commit;
+                    let confirms = !self.holds_all && before.is_some_and(is_later);
                     if confirms {
                         self.confirm();
                     }

@@ -12,7 +12,7 @@ use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::snapshot::SnapshotRecord;
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::{DEDUP_VOLUME, Map, PackedRef};
-use forebay_segment::{JournalReader, SegmentState, SegmentTable};
+use forebay_segment::{JournalReader, SegmentError, SegmentState, SegmentTable};
 use forebay_units::{BlockAddr, DeviceId, Lba, SegmentId, VolumeId};
 
 use crate::import::error::{MapLoadError, MapTooLarge};
@@ -131,6 +131,8 @@ struct Journal {
 }
 
 impl Journal {
+    /// Reads the journal up to `root`. What a broken chain has given is dropped, and a second
+    /// attempt follows, which takes no frame for certain before the end.
     async fn read(
         array: &Rc<Array>,
         guid: u64,
@@ -138,11 +140,24 @@ impl Journal {
         fits: &dyn Fn(&Map) -> Result<(), MapLoadError>,
         report: &mut ImportReport,
     ) -> Result<Self, MapLoadError> {
-        let mut journal = Self::default();
         let (Some(start), Some(end)) = (root.journal_start, root.journal_end) else {
-            return Ok(journal);
+            return Ok(Self::default());
         };
-        let mut reader = JournalReader::new(array.clone(), guid, start, end);
+        let reader = || JournalReader::new(array.clone(), guid, start, end);
+        match Self::read_chain(reader(), fits, report).await {
+            Err(MapLoadError::Segment(error)) if matches!(*error, SegmentError::Journal { .. }) => {
+                Self::read_chain(reader().holding_all(), fits, report).await
+            }
+            found => found,
+        }
+    }
+
+    async fn read_chain(
+        mut reader: JournalReader,
+        fits: &dyn Fn(&Map) -> Result<(), MapLoadError>,
+        report: &mut ImportReport,
+    ) -> Result<Self, MapLoadError> {
+        let mut journal = Self::default();
         while let Some(frame) = reader.next().await? {
             let payload = frame.payload();
             match frame.kind() {

@@ -60,6 +60,8 @@ async fn image(device: &Device) -> IoBuf {
 /// One run of a pool, from import to crash.
 #[derive(Clone, Debug)]
 struct Boot {
+    /// Roots that the import goes back (`-F`).
+    rewinds: usize,
     /// Lengths of the frames that it appends.
     frames: Vec<usize>,
     /// Whether it writes a root before the crash.
@@ -72,12 +74,22 @@ fn boot() -> impl Strategy<Value = Boot> {
     // Few lengths, so that a stale frame often has the length of the right one.
     let length = prop_oneof![Just(100usize), Just(9000), Just(40_000)];
     let lost = prop::collection::vec(any::<u16>(), 0..6);
-    (prop::collection::vec(length, 1..4), any::<bool>(), lost)
-        .prop_map(|(frames, rooted, lost)| Boot { frames, rooted, lost })
+    let rewinds = prop_oneof![4 => Just(0usize), 1 => 1usize..4];
+    (rewinds, prop::collection::vec(length, 1..4), any::<bool>(), lost)
+        .prop_map(|(rewinds, frames, rooted, lost)| Boot { rewinds, frames, rooted, lost })
 }
 
-/// Plays the runs. After each root the journal must read as the frames of the rooted runs, although
-/// one device lost some of the writes since the first root.
+/// The journal as a root names it.
+#[derive(Clone)]
+struct Rooted {
+    end: JournalPosition,
+    segments: Vec<JournalPosition>,
+    doubled: Option<bool>,
+    payloads: Vec<Vec<u8>>,
+}
+
+/// Plays the runs. After each root the journal must read as the frames of the rooted runs that no
+/// rewind left behind, although one device lost some of the writes since the first root.
 async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
     let b = bench(layout, members);
     let victim = &b.devices[victim % members];
@@ -87,23 +99,24 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
     journal.append(FrameKind::Segments, &[1; 100], commit).await.unwrap();
     journal.finish_rows(commit).await.unwrap();
     in_flight.drain().await.unwrap();
-    let mut end = journal.position().unwrap();
-    let mut segments = vec![start];
-    let mut doubled = None;
-    let mut expected: Vec<Vec<u8>> = vec![vec![1; 100]];
+    let end = journal.position().unwrap();
+    let (segments, payloads) = (vec![start], vec![vec![1; 100]]);
+    let mut roots = vec![Rooted { end, segments, doubled: None, payloads }];
     let mut stamp = 1u8;
     for boot in boots {
-        let (mut journal, in_flight) = b.writer(&segments);
-        journal.resume(end, segments.clone(), doubled);
+        roots.truncate(roots.len().saturating_sub(boot.rewinds).max(1));
+        let mut root = roots[roots.len() - 1].clone();
+        let (mut journal, in_flight) = b.writer(&root.segments);
+        journal.resume(root.end, root.segments, root.doubled);
         let before = image(victim).await;
-        // A run without a root leaves its number to the next run.
+        // A run without a root leaves its number to the next run. After a rewind, numbers go on
+        // from the newest root.
         let next = commit.next();
-        let mut appended = Vec::new();
         for len in &boot.frames {
             stamp = stamp.wrapping_add(1);
             let payload = vec![stamp; *len];
             journal.append(FrameKind::Delta, &payload, next).await.unwrap();
-            appended.push(payload);
+            root.payloads.push(payload);
         }
         journal.finish_rows(next).await.unwrap();
         in_flight.drain().await.unwrap();
@@ -112,21 +125,46 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
             continue;
         }
         commit = next;
-        end = journal.position().unwrap();
-        expected.extend(appended);
-        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
-        for (index, payload) in expected.iter().enumerate() {
-            let frame = reader.next().await.unwrap().expect("more frames");
-            assert!(frame.payload() == payload, "frame {index} of {}", expected.len());
-        }
-        assert!(reader.next().await.unwrap().is_none());
-        segments = reader.segments().to_vec();
-        doubled = reader.is_end_doubled();
+        root.end = journal.position().unwrap();
+        let mut reader = read_journal(&b, start, root.end, &root.payloads).await;
+        root.segments = reader.segments().to_vec();
+        root.doubled = reader.is_end_doubled();
         for (addr, bytes) in reader.take_repairs() {
             b.array.repair(addr, &bytes).await.unwrap();
         }
-        scrub_journal(&b, start, end, &segments).await;
+        scrub_journal(&b, start, root.end, &root.segments).await;
+        roots.push(root);
     }
+}
+
+/// Reads a journal as an import does, and compares its payloads.
+async fn read_journal(
+    b: &Bench,
+    start: JournalPosition,
+    end: JournalPosition,
+    expected: &[Vec<u8>],
+) -> JournalReader {
+    let reader = || JournalReader::new(b.array.clone(), POOL, start, end);
+    let (mut reader, found) = match payloads(reader()).await {
+        Ok(read) => read,
+        Err(_) => payloads(reader().holding_all()).await.unwrap(),
+    };
+    assert_eq!(found.len(), expected.len());
+    for (index, payload) in expected.iter().enumerate() {
+        assert!(&found[index] == payload, "frame {index} of {}", expected.len());
+    }
+    assert!(reader.next().await.unwrap().is_none());
+    reader
+}
+
+async fn payloads(
+    mut reader: JournalReader,
+) -> Result<(JournalReader, Vec<Vec<u8>>), SegmentError> {
+    let mut found = Vec::new();
+    while let Some(frame) = reader.next().await? {
+        found.push(frame.payload().to_vec());
+    }
+    Ok((reader, found))
 }
 
 /// Restores the old content of some of the units that changed since `before`.
@@ -164,8 +202,8 @@ async fn scrub_journal(
         let found = b.array.scrub_rows(segment, 0, rows, &judge).await.unwrap();
         assert!(found.damaged.is_empty());
     }
-    let mut again = JournalReader::new(b.array.clone(), POOL, start, end);
-    while again.next().await.unwrap().is_some() {}
+    let again = JournalReader::new(b.array.clone(), POOL, start, end);
+    let (mut again, _) = payloads(again).await.unwrap();
     assert!(again.take_repairs().is_empty(), "a scrub left versions of another run");
 }
 
@@ -312,12 +350,27 @@ fn doubled_segment_stays_doubled_after_its_group_gains_redundancy() {
 #[test]
 fn reader_backtracks_over_a_whole_stale_chain() {
     let frames = vec![100, 100, 40_000];
-    let crashed = Boot { frames: frames.clone(), rooted: false, lost: Vec::new() };
-    let rooted = Boot { frames, rooted: true, lost: (0..40).collect() };
+    let crashed = Boot { rewinds: 0, frames: frames.clone(), rooted: false, lost: Vec::new() };
+    let rooted = Boot { rewinds: 0, frames, rooted: true, lost: (0..40).collect() };
     for victim in 0..2 {
         let boots = [crashed.clone(), rooted.clone()];
         Runtime::simulated(4)
             .block_on(async move { play(Layout::Mirror, 2, victim, &boots).await });
+    }
+}
+
+#[test]
+fn reader_backtracks_over_two_roots_that_a_rewind_left_behind() {
+    let old = Boot { rewinds: 0, frames: vec![100], rooted: true, lost: Vec::new() };
+    // One disk loses the new frames, and has the old ones: the second follows the first, and is of
+    // a later root.
+    let new = Boot { rewinds: 2, frames: vec![100, 100], rooted: true, lost: (0..40).collect() };
+    for (layout, members) in [(Layout::Mirror, 2), (Layout::Raidz1, 4), (Layout::Raid0, 3)] {
+        for victim in 0..members {
+            let boots = [old.clone(), old.clone(), new.clone()];
+            Runtime::simulated(6)
+                .block_on(async move { play(layout, members, victim, &boots).await });
+        }
     }
 }
 
