@@ -161,10 +161,10 @@ async fn judge_volume<S: Subject>(
     let is_expected = model.update(id, |v| {
         // A rollback that changes the size took effect, or did not, as the size says.
         if v.history.sectors() != sectors
-            && v.rolling_back.as_ref().is_some_and(|back| back.sectors() == sectors)
+            && v.rolling_back.as_ref().is_some_and(|back| back.contents.sectors() == sectors)
         {
             if let Some(back) = v.rolling_back.take() {
-                v.history = *back;
+                v.history = back.after(&v.history);
             }
         }
         let pending = std::mem::take(&mut v.resizing);
@@ -183,9 +183,10 @@ async fn judge_volume<S: Subject>(
     let seen = read_all(&device, model, id, sectors).await;
     context.tally.borrow_mut().judged_sectors += sectors;
     model.update(id, |v| {
-        if let Some(back) = v.rolling_back.take().filter(|back| back.sectors() == sectors) {
+        let back = v.rolling_back.take().filter(|back| back.contents.sectors() == sectors);
+        if let Some(back) = back {
             if v.history.clone().check_crash(&seen).is_err() {
-                v.history = *back;
+                v.history = back.after(&v.history);
             }
         }
         let judged = match demand {

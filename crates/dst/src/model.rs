@@ -53,12 +53,33 @@ pub struct VolumeModel {
     pub gap_sectors: u64,
     /// Clients start no operations on the volume.
     pub is_closed: bool,
-    /// What it holds once a rollback that was requested and not answered has taken effect.
-    pub rolling_back: Option<Box<History>>,
+    /// A rollback, or an increment, that was requested and not answered.
+    pub rolling_back: Option<RollingBack>,
     /// Disks are in an outage, or were since the pool was created: when the last one ended, by the
     /// history's clock.
     outage: (bool, u64),
     busy: Vec<(u32, Change, u64, u64)>,
+}
+
+/// What a volume holds once a rollback or an increment has taken effect.
+#[derive(Clone, Debug)]
+pub struct RollingBack {
+    /// The snapshot.
+    pub contents: Box<History>,
+    /// Which changes of the volume were answered when the rollback was requested. `None`: the
+    /// volume becomes the snapshot, with its history.
+    pub answered: Option<Vec<bool>>,
+}
+
+impl RollingBack {
+    /// The history of the volume, which was `before`, after it.
+    #[must_use]
+    pub fn after(&self, before: &History) -> History {
+        match &self.answered {
+            Some(answered) => before.rolled_back(&self.contents, answered),
+            None => (*self.contents).clone(),
+        }
+    }
 }
 
 impl VolumeModel {

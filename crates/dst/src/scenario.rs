@@ -256,8 +256,13 @@ pub enum SnapshotJob {
     ReadAll { number: u32 },
     /// Destroys a snapshot.
     Destroy { volume: u32, number: u32 },
-    /// Takes a volume back to a snapshot and destroys the newer ones.
-    RollBack { volume: u32, number: u32 },
+    /// Takes a volume back to a snapshot and destroys the newer ones, `in_use` beside its clients.
+    RollBack {
+        volume: u32,
+        number: u32,
+        #[serde(default)]
+        in_use: bool,
+    },
     /// Makes volume `clone` out of a snapshot.
     Clone { volume: u32, number: u32, clone: u32 },
     /// Turns volume `clone` and the one that it was cloned from around.

@@ -6,7 +6,7 @@
 
 use crate::administrator::Administrator;
 use crate::history::History;
-use crate::model::{Presence, volume_name};
+use crate::model::{Presence, RollingBack, volume_name};
 use crate::scenario::Copying;
 use crate::subject::{Cause, Pool, Refusal};
 
@@ -54,7 +54,9 @@ impl<P: Pool> Administrator<P> {
         self.set_presence(&[new], presence);
         model.update(copy, |v| match how.base {
             None => v.presence = presence,
-            Some(_) if is_whole => v.history = *v.rolling_back.take().expect("set above"),
+            Some(_) if is_whole => {
+                v.history = *v.rolling_back.take().expect("set above").contents;
+            }
             // It is as before, or is not to be had until it is.
             Some(_) => v.rolling_back = None,
         });
@@ -84,7 +86,10 @@ impl<P: Pool> Administrator<P> {
             let history = contents.cloned(&as_volume, key.0);
             match how.base {
                 None => (v.history, v.is_sparse) = (history, true),
-                Some(_) => v.rolling_back = Some(Box::new(history)),
+                Some(_) => {
+                    let contents = Box::new(history);
+                    v.rolling_back = Some(RollingBack { contents, answered: None });
+                }
             }
         });
         model.update_snapshot(new, |snapshot| {

@@ -9,7 +9,7 @@ use forebay_units::SECTOR_BYTES;
 use crate::administrator::Administrator;
 use crate::client::read_all_or_fail;
 use crate::history::History;
-use crate::model::{Presence, volume_name};
+use crate::model::{Presence, RollingBack, volume_name};
 use crate::scenario::SnapshotJob;
 use crate::subject::{Cause, Pool, Refusal};
 use crate::verdict::Kind;
@@ -27,7 +27,7 @@ impl<P: Pool> Administrator<P> {
             SnapshotJob::ReadAll { number } => return self.read_instant(number).await,
             SnapshotJob::Read { volume, number }
             | SnapshotJob::Destroy { volume, number }
-            | SnapshotJob::RollBack { volume, number }
+            | SnapshotJob::RollBack { volume, number, .. }
             | SnapshotJob::Clone { volume, number, .. }
             | SnapshotJob::Copy { volume, number, .. } => (volume, number),
         };
@@ -39,10 +39,10 @@ impl<P: Pool> Administrator<P> {
             SnapshotJob::Promote { .. } => None,
             SnapshotJob::Read { .. } => Some(self.read_snapshot(key).await),
             SnapshotJob::Destroy { .. } => Some(self.destroy_snapshot(key).await),
-            SnapshotJob::RollBack { .. } => {
+            SnapshotJob::RollBack { in_use, .. } => {
                 let owner = self.model.update_snapshot(key, |snapshot| snapshot.owner)?;
                 self.model.usable(owner, 0, 1)?;
-                Some(self.roll_back(key, owner).await)
+                Some(self.roll_back(key, owner, in_use).await)
             }
             SnapshotJob::Clone { clone, .. } => Some(self.clone_snapshot(key, clone).await),
             SnapshotJob::Copy { copy, how, .. } => self.copy_snapshot(key, copy, how).await,
@@ -192,17 +192,25 @@ impl<P: Pool> Administrator<P> {
         (all, clones)
     }
 
-    async fn roll_back(&self, key: (u32, u32), volume: u32) -> Result<(), Refusal> {
+    /// Rolls a volume back: `in_use`, beside its clients, if the oracle can follow that.
+    async fn roll_back(&self, key: (u32, u32), volume: u32, in_use: bool) -> Result<(), Refusal> {
         let (model, number) = (&self.model, key.1);
         self.read_snapshot(key).await?;
         let (newer, clones) = self.snapshots_after(volume, Some(number));
-        model.close(volume).await;
         let contents = model.update_snapshot(key, |snapshot| snapshot.contents.clone()).flatten();
         let Some(contents) = contents.filter(|contents| contents.is_known()) else {
-            model.update(volume, |v| v.is_closed = false);
             return Ok(());
         };
-        model.update(volume, |v| v.rolling_back = Some(Box::new(v.history.rolled_back(&contents))));
+        let may_stay = model.update(volume, |v| v.history.may_go_back_in_use(&contents));
+        if in_use && may_stay == Some(true) {
+            model.count("rollbacks of volumes in use", 1);
+        } else {
+            model.close(volume).await;
+        }
+        model.update(volume, |v| {
+            let answered = Some(v.history.answered());
+            v.rolling_back = Some(RollingBack { contents, answered });
+        });
         self.set_presence(&newer, Presence::Destroying);
         let name = model.snapshot_name(key);
         let outcome = self.pool.roll_back(&name).await;
@@ -211,8 +219,8 @@ impl<P: Pool> Administrator<P> {
         let is_refused = clones == Presence::Present || outcome.as_ref().is_err_and(lacks_space);
         model.update(volume, |v| {
             let done = if is_done { v.rolling_back.take() } else { None };
-            if let Some(history) = done {
-                v.history = *history;
+            if let Some(done) = done {
+                v.history = done.after(&v.history);
             } else if is_refused {
                 v.rolling_back = None;
             } else {

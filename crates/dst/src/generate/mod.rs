@@ -99,8 +99,7 @@ impl Class {
 
     /// Draws what the class says of a boot.
     fn apply(self, boot: &mut Boot, plan: &BootPlan<'_>, level: Level, seed: Seed) {
-        let is_asked = self.aim == Aim::Rewind && plan.constraints.aim.is_some();
-        let lies = is_asked && level == Level::Within;
+        let lies = self.aim == Aim::Rewind && level == Level::Within;
         let rewinds = self.aim == Aim::Rewind && (level == Level::CrashOnly || lies);
         boot.rewinds = rewinds && !plan.is_first;
         if lies {
@@ -145,7 +144,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     let Stock { volumes, sparse, sync, gaps } =
         draw_stock(seed, constraints, (class, level), &mut spec, &mut rng);
     let hot_blocks = draw_hot_blocks(seed, class, &volumes);
-    let fault_plan = draw_faults(seed, constraints, (class, level), &spec, &mut recovery_rng);
+    let fault_plan = draw_faults(seed, (class, level), &spec, &mut recovery_rng);
     let boots = constraints.boots.unwrap_or_else(|| rng.between(class.fewest_boots(), 4));
     let mut workload =
         AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, seed.derive("desk"));
@@ -209,14 +208,12 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
 /// Draws the disks that faults strike.
 fn draw_faults(
     seed: Seed,
-    constraints: &Constraints,
     (class, level): (Class, Level),
     spec: &PoolSpec,
     recovery_rng: &mut Rng,
 ) -> FaultPlan {
     let mut fault_plan = FaultPlan::draw(spec, level, &mut seed.derive("atlas").rng());
-    let is_rewind_asked = constraints.aim == Some(Aim::Rewind);
-    if (class.needs_redundancy() || is_rewind_asked) && level == Level::Within {
+    if (class.needs_redundancy() || class.aim == Aim::Rewind) && level == Level::Within {
         fault_plan.strike_one(spec, recovery_rng);
     }
     fault_plan
@@ -239,8 +236,9 @@ fn draw_stock(
     if class.is_full {
         volumes = split(nearly_all(spec, rng), &mut seed.derive("split").rng());
     }
-    if class.is_full && class.aim == Aim::Snapshots {
-        // There is room for what snapshots hold.
+    let lacks_room = seed.derive("snapshots room").rng().chance(300);
+    if class.is_full && class.aim == Aim::Snapshots && !lacks_room {
+        // There is room for what snapshots hold. Elsewhere those of thick volumes do not fit.
         volumes.iter_mut().for_each(|sectors| *sectors = *sectors / 16 * 8);
     }
     let (mut sparse, mut sync, mut gaps) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,13 +1,15 @@
 //! Snapshots and clones: who takes them when, and clients that overwrite what they share.
 
-use forebay_sim::{Rng, Seed};
+use forebay_sim::faults::{Fault, Ops};
+use forebay_sim::{Latency, Rng, Seed};
 
 use super::aim::Aim;
-use super::boot::BootPlan;
+use super::boot::{BootPlan, Size};
 use super::{Class, Constraints};
-use crate::scenario::{Act, Admin, Boot, Copying, SnapshotJob};
+use crate::scenario::{Act, Admin, Boot, Copying, SnapshotJob, TimedFault};
 use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
+use crate::subject::Manage;
 
 /// How many of a thousand scenarios of other aims have snapshots.
 const SNAPSHOTS_PER_MILLE: u64 = 200;
@@ -80,6 +82,10 @@ impl Workload {
             at += 2;
         }
         grow_after_rollbacks(boot, plan);
+        if self.branches {
+            roll_back_in_use(boot, plan);
+        }
+        overwrite_all(boot, plan);
         if self.sends {
             let rng = &mut plan.seed.derive("copies").rng();
             for _ in 0..rng.below(MOST_COPIES) {
@@ -142,7 +148,7 @@ impl Workload {
             }
             15 if self.branches => {
                 let (volume, number) = pick(&self.taken, rng)?;
-                SnapshotJob::RollBack { volume, number }
+                SnapshotJob::RollBack { volume, number, in_use: false }
             }
             16..19 if self.branches && self.next_clone < FIRST_CLONE + MOST_CLONES => {
                 let (volume, number) = pick(&self.taken, rng)?;
@@ -180,12 +186,75 @@ impl Workload {
     }
 }
 
+/// Has some rollbacks go on beside the clients of their volume, and adds some soon after their
+/// snapshot was taken.
+fn roll_back_in_use(boot: &mut Boot, plan: &BootPlan<'_>) {
+    let rng = &mut plan.seed.derive("rollbacks").rng();
+    for job in std::mem::take(&mut boot.admin) {
+        let taken = match &job {
+            Admin::Snapshot(SnapshotJob::Take { volumes, number }) if rng.chance(150) => {
+                Some((*rng.pick(volumes), *number))
+            }
+            _ => None,
+        };
+        boot.admin.push(job);
+        if let Some((volume, number)) = taken {
+            let pause = Admin::Pause { ns: 1 << rng.between(12, 23) };
+            let job = SnapshotJob::RollBack { volume, number, in_use: false };
+            boot.admin.extend([pause, Admin::Snapshot(job)]);
+        }
+    }
+    for mut job in std::mem::take(&mut boot.admin) {
+        if let Admin::Snapshot(SnapshotJob::RollBack { in_use, .. }) = &mut job {
+            *in_use = rng.chance(600);
+            if *in_use && rng.chance(500) {
+                // What changed since the snapshot is on media, and a merge has to read it.
+                let pause = Admin::Pause { ns: 1 << rng.between(12, 21) };
+                boot.admin.extend([Admin::Manage(Manage::Commit), pause]);
+            }
+        }
+        boot.admin.push(job);
+    }
+    let is_any =
+        |job: &Admin| matches!(job, Admin::Snapshot(SnapshotJob::RollBack { in_use: true, .. }));
+    if boot.admin.iter().any(is_any) && rng.chance(400) {
+        read_slowly(boot, plan, rng);
+    }
+}
+
+/// A change of a part of a block has read the rest before a rollback, and ends after it.
+fn read_slowly(boot: &mut Boot, plan: &BootPlan<'_>, rng: &mut Rng) {
+    let commands = Size::draw(plan, rng).commands.min(1 << 12);
+    for disk in 0..plan.disks as usize {
+        let (base_ns, max_ns) = (1 << rng.between(18, 22), 1 << rng.between(23, 27));
+        let latency = Latency::HeavyTail { base_ns, max_ns };
+        let fault = Fault::Slow { ops: Ops::READ, latency };
+        boot.faults.push(TimedFault { at_command: rng.between(1, commands), disk, fault });
+    }
+}
+
+/// Overwrites all of a volume: a snapshot that was taken without room for it shows.
+fn overwrite_all(boot: &mut Boot, plan: &BootPlan<'_>) {
+    let rng = &mut plan.seed.derive("overwrites").rng();
+    if plan.aim != Aim::Snapshots || !plan.is_full || !rng.chance(400) {
+        return;
+    }
+    let volume = rng.below(plan.volumes.len() as u64) as u32;
+    let sectors = plan.volumes[volume as usize];
+    let step: u64 = 1 << rng.between(9, 11);
+    let write = |first: u64| {
+        let count = (sectors - first).min(step);
+        Act::Write { volume, first, count, fua: false, fill: Fill::Noise }
+    };
+    boot.clients.push((0..sectors).step_by(step as usize).map(write).collect());
+}
+
 /// Has volumes go back to snapshots of less than they are, and grow again: what is new is zeros,
 /// although the volume was as long before.
 fn grow_after_rollbacks(boot: &mut Boot, plan: &BootPlan<'_>) {
     let rng = &mut plan.seed.derive("ends").rng();
     let back = |job: &Admin| match job {
-        Admin::Snapshot(SnapshotJob::RollBack { volume, number }) => Some((*volume, *number)),
+        Admin::Snapshot(SnapshotJob::RollBack { volume, number, .. }) => Some((*volume, *number)),
         _ => None,
     };
     let mut chosen: Vec<(u32, u32)> = boot.admin.iter().filter_map(back).collect();

@@ -39,6 +39,8 @@ pub struct Op {
     pub answer: Answer,
     /// It must survive every later crash.
     pub is_durable: bool,
+    /// A rollback went on beside it: it may be lost, whatever its answer is.
+    pub is_optional: bool,
 }
 
 impl Op {

@@ -224,6 +224,7 @@ impl History {
                 issued,
                 answer: Answer::Pending,
                 is_durable: false,
+                is_optional: false,
             };
             for sector in at..at + part {
                 self.prune(sector);
@@ -256,8 +257,8 @@ impl History {
     pub fn complete(&mut self, ticket: Ticket, is_durable: bool) {
         let at = self.now();
         for op in &mut self.ops[ticket.from..ticket.from + ticket.parts] {
-            op.answer = Answer::Done(at);
-            op.is_durable |= is_durable;
+            op.answer = if op.is_optional { Answer::Failed } else { Answer::Done(at) };
+            op.is_durable |= is_durable && !op.is_optional;
         }
     }
 

@@ -237,13 +237,44 @@ fn snapshot_holds_what_was_answered_before_it_and_nothing_after() {
     assert!(known.clone().check_crash(&seen(&[a, b, c, 0])).is_err(), "it has changed since");
     // The volume goes back, and on from there. A read from before may see either.
     let read = history.read_begins();
-    let mut back = history.rolled_back(&known);
+    let mut back = history.rolled_back(&known, &history.answered());
     assert_eq!(back.check_read(read, 2, Seen::Write(c)), Ok(()));
     let later = back.read_begins();
     assert!(back.check_read(later, 2, Seen::Write(c)).is_err());
     let e = write(&mut back, 3, 1);
     assert!(e > d, "numbers are used once");
     back.check_crash(&seen(&[a, b, 0, e])).unwrap();
+}
+
+#[test]
+fn rollback_beside_changes_keeps_or_undoes_those_in_flight() {
+    let mut history = History::new("v", 4, 100);
+    let a = write(&mut history, 0, 1);
+    let asked = history.now();
+    let mut snapshot = history.frozen("v@s", asked);
+    snapshot.check_crash(&seen(&[a, 0, 0, 0])).unwrap();
+    let b = write(&mut history, 1, 1);
+    let before = history.issue(Change::Write, 2, 1, u64::MAX);
+    let answered = history.answered();
+    let during = history.issue(Change::Write, 3, 1, u64::MAX);
+    history.complete(during, true);
+    let mut back = history.rolled_back(&snapshot, &answered);
+    // Its answer comes after that of the rollback, which may have undone it.
+    back.complete(before, true);
+    let (c, d) = (before.number, during.number);
+    for fine in [[a, 0, 0, 0], [a, 0, c, 0], [a, 0, 0, d], [a, 0, c, d]] {
+        assert_eq!(back.clone().check_crash(&seen(&fine)), Ok(()), "{fine:?}");
+    }
+    for wrong in [[a, b, 0, 0], [0, 0, c, d]] {
+        assert!(back.clone().check_crash(&seen(&wrong)).is_err(), "{wrong:?}");
+    }
+    let read = back.read_begins();
+    assert_eq!(back.check_read(read, 2, Seen::Write(c)), Ok(()));
+    assert!(back.check_read(read, 1, Seen::Write(b)).is_err());
+    let later = back.issue(Change::Write, 0, 1, u64::MAX);
+    back.complete(later, true);
+    assert!(back.clone().check_crash(&seen(&[a, 0, 0, 0])).is_err(), "durable after the rollback");
+    assert_eq!(back.check_crash(&seen(&[later.number, 0, c, 0])), Ok(()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{History, Judged};
+use super::{Answer, History, Judged, UNKNOWN};
 use crate::small_list::SmallList;
 use crate::stamp::Seen;
 
@@ -48,18 +48,48 @@ impl History {
         clone
     }
 
-    /// The volume as a snapshot of it, whose contents are known. What was issued stays in mind:
-    /// numbers are used once.
+    /// Which changes are answered, by their index: what a rollback that is requested now undoes.
     #[must_use]
-    pub fn rolled_back(&self, snapshot: &Self) -> Self {
+    pub fn answered(&self) -> Vec<bool> {
+        self.ops.iter().map(|op| op.answer != Answer::Pending).collect()
+    }
+
+    /// True when a rollback to this snapshot may go on beside changes of the volume: it changes no
+    /// size, and it is known what each sector of the snapshot is.
+    #[must_use]
+    pub fn may_go_back_in_use(&self, snapshot: &Self) -> bool {
+        let is_as_long = self.sectors == snapshot.sectors && self.cut_off.is_empty();
+        is_as_long && !snapshot.base.contains(&UNKNOWN)
+    }
+
+    /// The volume as a snapshot of it, whose contents are known, with those changes that were not
+    /// answered when the rollback was requested: each of them came before it, or after it. What was
+    /// issued stays in mind: numbers are used once.
+    #[must_use]
+    pub fn rolled_back(&self, snapshot: &Self, answered: &[bool]) -> Self {
         assert!(snapshot.ops.is_empty(), "the contents of {} are not known", snapshot.name);
         let mut volume = self.clone();
         volume.sectors = snapshot.sectors;
         volume.base.clone_from(&snapshot.base);
-        volume.ops.clear();
         volume.cut_off.clear();
         volume.volatile.clear();
         volume.writers = vec![SmallList::default(); volume.sectors as usize];
+        for (index, op) in volume.ops.iter_mut().enumerate() {
+            (op.is_durable, op.is_optional) = (false, true);
+            if answered.get(index).copied().unwrap_or(false) {
+                // It keeps its place: tickets name changes by index.
+                op.count = 0;
+            }
+            if op.answer != Answer::Pending {
+                op.answer = Answer::Failed;
+            }
+            for sector in op.first..op.first + op.count {
+                volume.writers[sector as usize].push(index as u32);
+            }
+        }
+        if volume.ops.iter().all(|op| op.count == 0) {
+            volume.ops.clear();
+        }
         // A read that was issued before may see what was there before.
         let now = volume.now();
         volume.cuts.push((now, 0));

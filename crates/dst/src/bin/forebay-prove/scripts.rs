@@ -232,7 +232,7 @@ fn snapshots(spec: PoolSpec) -> Scenario {
         SnapshotJob::Take { volumes: vec![0, 1], number: 0 },
         SnapshotJob::Clone { volume: 1, number: 0, clone: 1000 },
         SnapshotJob::Take { volumes: vec![0, 1000], number: 1 },
-        SnapshotJob::RollBack { volume: 1, number: 0 },
+        SnapshotJob::RollBack { volume: 1, number: 0, in_use: false },
         SnapshotJob::Destroy { volume: 0, number: 0 },
         SnapshotJob::ReadAll { number: 1 },
     ];
