@@ -5,6 +5,7 @@
 //! credentials. Who calls: openers of devices.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -83,14 +84,16 @@ impl RemoteStore {
             // The store compares what came with it, and keeps it with the object.
             builder = builder.with_checksum_algorithm(Checksum::CRC64NVME);
         }
-        let is_plain = given(AmazonS3ConfigKey::Endpoint)
-            .is_some_and(|(_, endpoint)| endpoint.starts_with("http://"));
+        let endpoint = given(AmazonS3ConfigKey::Endpoint).map_or("", |(_, endpoint)| endpoint);
+        let is_plain = endpoint.starts_with("http://");
         if is_plain && given(AmazonS3ConfigKey::WebIdentityTokenFile).is_none() {
             // Nothing is asked over TLS, and a container may have no authorities.
             client = client.with_no_system_certificates(true);
         }
-        if !is_plain && given(AmazonS3ConfigKey::UnsignedPayload).is_none() {
-            // TLS and the checksum protect it; a second hash over all bytes adds nothing.
+        let is_protected = !is_plain || is_on_this_machine(endpoint);
+        if is_protected && given(AmazonS3ConfigKey::UnsignedPayload).is_none() {
+            // TLS or the kernel, and the checksum, protect it. A second hash over all bytes, here
+            // and at the store, would halve what a store on this machine takes.
             builder = builder.with_unsigned_payload(true);
         }
         let built = builder.with_bucket_name(bucket).with_client_options(client).build();
@@ -149,6 +152,18 @@ impl RemoteStore {
             Err(Error::Generic { store: "thread", source: "its thread has ended".into() })
         })
     }
+}
+
+/// Whether requests to an endpoint leave this machine on no network.
+fn is_on_this_machine(endpoint: &str) -> bool {
+    let authority = endpoint.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
+    let place = authority.rsplit('@').next().unwrap_or_default();
+    let host = match place.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => place.split(':').next().unwrap_or_default(),
+    };
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// A name in the kernel that one process can have at a time. Nothing of it is left when it ends.
@@ -290,4 +305,29 @@ fn first_line(error: &Error) -> String {
         line.push('…');
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_addresses_are_on_this_machine() {
+        for endpoint in
+            ["http://127.0.0.1:7070", "http://localhost", "http://[::1]:80/x", "http://127.8.0.9/"]
+        {
+            assert!(is_on_this_machine(endpoint), "{endpoint}");
+        }
+        for endpoint in [
+            "http://10.0.0.1:7070",
+            "http://127.0.0.1@store.example",
+            "http://store.example/127.0.0.1",
+            "http://127.0.0.1.store.example",
+            "http://store.example?@127.0.0.1",
+            "127.0.0.1",
+            "",
+        ] {
+            assert!(!is_on_this_machine(endpoint), "{endpoint}");
+        }
+    }
 }
