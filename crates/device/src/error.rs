@@ -99,6 +99,15 @@ pub enum ErrorKind {
         /// How many there are.
         len_bytes: u64,
     },
+    /// The object store has lost an object that has these bytes.
+    LostObject {
+        /// The object's name.
+        object: String,
+        /// Where its first bytes that were asked for begin.
+        offset_bytes: u64,
+        /// How many there are.
+        len_bytes: u64,
+    },
     /// The medium is worn out and takes no more writes.
     WornOut,
     /// The device is gone, or was failed.
@@ -225,6 +234,11 @@ impl fmt::Display for DeviceError {
             ErrorKind::Unreadable { offset_bytes, len_bytes } => {
                 write!(f, ": {len_bytes} bytes at offset {offset_bytes} cannot be read")
             }
+            ErrorKind::LostObject { object, offset_bytes, len_bytes } => write!(
+                f,
+                ": the store has lost the object '{object}', which has {len_bytes} bytes at offset \
+                 {offset_bytes}"
+            ),
             ErrorKind::WornOut => {
                 write!(f, ": the flash is worn out and takes no more writes; replace the device")
             }

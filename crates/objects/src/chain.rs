@@ -84,8 +84,11 @@ impl Chain {
             checkpoints: RefCell::default(),
             checkpointing: Cell::new(false),
         });
-        let opened = chain.find().await;
-        opened.map_err(|error| chain.failed(Operation::Open, error))?;
+        let opened = async {
+            chain.find().await?;
+            if chain.formatted.get() { chain.check_whole().await } else { Ok(()) }
+        };
+        opened.await.map_err(|error| chain.failed(Operation::Open, error))?;
         Ok(chain)
     }
 
@@ -111,6 +114,27 @@ impl Chain {
             Err(StoreError::Missing) => self.check_empty().await,
             Err(error) => Err(error),
         }
+    }
+
+    /// Fails if entries lie past the end of the chain: the store has lost the one that leads to
+    /// them, and the next entry would take its place.
+    async fn check_whole(&self) -> Result<(), StoreError> {
+        for _ in 0..LISTINGS {
+            let names = self.requests.list("chain/").await?;
+            let last = names.iter().filter_map(|name| position_of(name)).max();
+            let is_past = || last.is_some_and(|last| last > self.state.borrow().position);
+            if !is_past() {
+                return Ok(());
+            }
+            // Another machine may have appended since, or the listing of checkpoints lagged.
+            let before = self.state.borrow().position;
+            self.load().await?;
+            self.follow().await?;
+            if is_past() && self.state.borrow().position == before {
+                rt::sleep(LISTING_PAUSE).await;
+            }
+        }
+        Err(StoreError::Lost { object: entry_name(self.state.borrow().position + 1) })
     }
 
     /// Reads the newest checkpoint, if it is newer than what is known.

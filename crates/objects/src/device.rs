@@ -43,6 +43,9 @@ struct Inner {
     records_discards: Cell<bool>,
 }
 
+/// Blocks that could not be read: the first, how many, and why.
+type Unread = (u64, u64, StoreError);
+
 impl ObjectDevice {
     /// Opens the device that `store` has. A store without one gets a device of `new_size_bytes`
     /// with the first write. `host` tells this machine from others.
@@ -132,10 +135,10 @@ impl Inner {
             let (part, after) = rest.split_at_mut(blocks as usize * BLOCK_LEN);
             rest = after;
             match is_page {
-                true => self.read_pages(first, part).await,
+                true => self.read_pages(first, part).await.map_err(|error| (first, blocks, error)),
                 false => self.read_blocks(first, blocks, part).await,
             }
-            .map_err(|error| {
+            .map_err(|(first, blocks, error)| {
                 let (name, len_bytes) = (self.chain.requests.name(), blocks * BLOCK_BYTES);
                 failed(name, Operation::Read, first * BLOCK_BYTES, len_bytes, error)
             })?;
@@ -164,11 +167,12 @@ impl Inner {
         first_block: u64,
         blocks: u64,
         out: &mut [u8],
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Unread> {
         match self.read_objects(first_block, blocks, out).await {
             // Another machine may have freed the object since this one last looked.
-            Err(StoreError::Missing) if !self.chain.is_last_writer() => {
-                self.chain.refresh().await?;
+            Err((.., StoreError::Lost { .. })) if !self.chain.is_last_writer() => {
+                let refreshed = self.chain.refresh().await;
+                refreshed.map_err(|error| (first_block, blocks, error))?;
                 self.read_objects(first_block, blocks, out).await
             }
             other => other,
@@ -180,7 +184,7 @@ impl Inner {
         first_block: u64,
         blocks: u64,
         out: &mut [u8],
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Unread> {
         out.fill(0);
         let mut wanted = Vec::new();
         {
@@ -196,25 +200,33 @@ impl Inner {
             }
             wanted.extend(gap(next, first_block + blocks));
         }
-        let gets = wanted.iter().map(|extent| {
-            let from = u64::from(extent.at) * BLOCK_BYTES;
-            let bytes = from..from + u64::from(extent.blocks) * BLOCK_BYTES;
-            async move { self.chain.requests.get(&extent.object.name(), Some(bytes)).await }
-        });
+        let gets = wanted.iter().map(|extent| self.get(extent));
         for (extent, parts) in wanted.iter().zip(rt::join_all(gets).await) {
+            let unread = |error| (extent.first_block, u64::from(extent.blocks), error);
             let out = &mut out[range_in(extent, first_block)];
             let mut done = 0;
-            for part in parts? {
+            for part in parts.map_err(unread)? {
                 let len = part.len().min(out.len() - done);
                 out[done..done + len].copy_from_slice(&part[..len]);
                 done += len;
             }
             if done < out.len() {
                 let text = format!("{} is shorter than it was", extent.object.name());
-                return Err(StoreError::Refused { text });
+                return Err(unread(StoreError::Refused { text }));
             }
         }
         Ok(())
+    }
+
+    /// The blocks of an extent. An object that an entry names was stored before.
+    async fn get(&self, extent: &Extent) -> Result<Vec<IoBytes>, StoreError> {
+        let from = u64::from(extent.at) * BLOCK_BYTES;
+        let bytes = from..from + u64::from(extent.blocks) * BLOCK_BYTES;
+        let object = extent.object.name();
+        match self.chain.requests.get(&object, Some(bytes)).await {
+            Err(StoreError::Missing) => Err(StoreError::Lost { object }),
+            other => other,
+        }
     }
 
     async fn write(

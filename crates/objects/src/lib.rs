@@ -25,7 +25,9 @@ fn failed(
     error: StoreError,
 ) -> DeviceError {
     let kind = match error {
-        StoreError::Missing => ErrorKind::Unreadable { offset_bytes, len_bytes },
+        StoreError::Lost { object } if len_bytes > 0 => {
+            ErrorKind::LostObject { object, offset_bytes, len_bytes }
+        }
         other => ErrorKind::Layer(Cause::new(other)),
     };
     DeviceError::new(device, operation, offset_bytes, len_bytes, kind)

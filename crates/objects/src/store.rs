@@ -17,6 +17,11 @@ pub enum StoreError {
     Missing,
     /// There is such an object already.
     Exists,
+    /// The store had this object and has it no more.
+    Lost {
+        /// Its name.
+        object: String,
+    },
     /// Another process of this machine has opened it.
     InUse,
     /// The store did not answer, or asks to be left alone for a while. The request may have its
@@ -37,6 +42,7 @@ impl fmt::Display for StoreError {
         match self {
             Self::Missing => f.write_str("there is no such object"),
             Self::Exists => f.write_str("there is such an object already"),
+            Self::Lost { object } => write!(f, "the store has lost the object '{object}'"),
             Self::InUse => f.write_str("another process of this machine has opened it"),
             Self::Unavailable { text } | Self::Refused { text } => f.write_str(text),
         }

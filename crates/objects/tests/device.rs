@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, DeviceError, ErrorKind, IoBuf, IoBytes, ReservationChange, ReservationKey,
+    BlockDevice, Cause, DeviceError, ErrorKind, IoBuf, IoBytes, ReservationChange, ReservationKey,
     StoreRequest,
 };
 use forebay_rt::{self as rt, Runtime};
 use forebay_sim::{Bucket, BucketConfig, Seed};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
-use forebay_objects::{Answer, ObjectDevice, Store};
+use forebay_objects::{Answer, ObjectDevice, Store, StoreError};
 
 const SIZE_BYTES: u64 = 64 << 20;
 
@@ -440,17 +440,57 @@ fn a_request_that_fails_alone_is_named_and_an_outage_is_not() {
 }
 
 #[test]
-fn a_lost_object_is_an_error_that_says_where() {
+fn a_lost_object_is_an_error_that_names_it_and_its_blocks() {
     Runtime::simulated(3).block_on(async {
         let bucket = Bucket::new(BucketConfig::calm(), Seed(3));
         let device = open(&bucket, 1).await;
         device.write(2 << 20, fill(1 << 20, 1), false).await.unwrap();
         device.flush().await.unwrap();
-        let name = bucket.names().into_iter().find(|name| name.starts_with("data/")).unwrap();
-        assert!(bucket.lose(&name));
-        let error = device.read((2 << 20) + 8192, IoBuf::zeroed(4096)).await.unwrap_err();
-        let (offset_bytes, len_bytes) = ((2 << 20) + 8192, 4096);
-        assert_eq!(error.kind, ErrorKind::Unreadable { offset_bytes, len_bytes });
+        let object = bucket.names().into_iter().find(|name| name.starts_with("data/")).unwrap();
+        device.write(3 << 20, fill(1 << 20, 2), false).await.unwrap();
+        device.flush().await.unwrap();
+        assert!(bucket.lose(&object));
+        // The read reaches into an object that is there.
+        let error = device.read((3 << 20) - 8192, IoBuf::zeroed(16384)).await.unwrap_err();
+        let (offset_bytes, len_bytes) = ((3 << 20) - 8192, 8192);
+        let (lost, text) = (object.clone(), error.to_string());
+        let kind = ErrorKind::LostObject { object: lost, offset_bytes, len_bytes };
+        assert_eq!(error.kind, kind);
+        assert!(text.contains(&object), "{text}");
+        expect(&device, 3 << 20, &fill(1 << 20, 2)).await;
+        // What is written anew is there.
+        device.write(2 << 20, fill(1 << 20, 3), false).await.unwrap();
+        device.flush().await.unwrap();
+        drop(device);
+        let device = open(&bucket, 1).await;
+        expect(&device, 2 << 20, &fill(1 << 20, 3)).await;
+    });
+}
+
+/// An entry that is lost would be taken for the end of the chain, and what came after it for
+/// something that never was.
+#[test]
+fn a_chain_that_lost_an_entry_is_refused() {
+    Runtime::simulated(3).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(3));
+        let device = open(&bucket, 1).await;
+        for turn in 0..4 {
+            device.write(2 << 20, fill(4096, turn), false).await.unwrap();
+            device.flush().await.unwrap();
+        }
+        drop(device);
+        let entries: Vec<String> =
+            bucket.names().into_iter().filter(|name| name.starts_with("chain/")).collect();
+        assert!(bucket.lose(&entries[2]));
+        let opened = ObjectDevice::open(bucket.client("objects"), 1, SIZE_BYTES).await;
+        let Err(error) = opened else { panic!("it was opened without one of its entries") };
+        let lost = StoreError::Lost { object: entries[2].clone() };
+        assert_eq!(error.kind, ErrorKind::Layer(Cause::new(lost)));
+        assert_eq!(
+            bucket.names().iter().filter(|name| name.starts_with("chain/")).count(),
+            entries.len() - 1,
+            "nothing takes its place"
+        );
     });
 }
 

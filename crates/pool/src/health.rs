@@ -132,8 +132,12 @@ impl Pool {
                     }
                 }
                 ArrayEvent::ReadFailed { device, cause, .. } => {
+                    // A store that lost an object has all others.
+                    let is_hole = matches!(cause.kind, ErrorKind::LostObject { .. });
                     self.health.events.push(PoolEvent::ReadFailed(cause));
-                    self.diagnose_read(device);
+                    if !is_hole {
+                        self.diagnose_read(device);
+                    }
                 }
                 ArrayEvent::Repaired { device, addr, len_bytes, is_proved } => {
                     self.stats.repaired(len_bytes);
