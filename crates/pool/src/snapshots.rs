@@ -47,6 +47,13 @@ pub(crate) struct AtGroupEnd {
     pub promoted: Option<VolumeId>,
 }
 
+impl AtGroupEnd {
+    /// Whether nothing happens then.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty() && self.rolled_back.is_empty() && self.promoted.is_none()
+    }
+}
+
 impl Snapshots {
     /// From the last record of each id in a journal.
     pub fn restored(records: impl IntoIterator<Item = SnapshotRecord>) -> Self {

@@ -1,6 +1,7 @@
 //! Space accounts: what volumes may take, own, and are about to take.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
 use forebay_map::Map;
 use forebay_rt as rt;
@@ -52,10 +53,26 @@ pub(crate) struct Space {
     pub sparse_blocks: Cell<u64>,
     /// Blocks that sparse volumes will gain or lose when all absorbed changes are under a root.
     pub promised_blocks: Cell<i64>,
-    /// The part of `promised_blocks` that the syncing group brings.
-    pub syncing_blocks: Cell<i64>,
+    /// The parts of `promised_blocks` that groups bring which are closed and not under a root,
+    /// oldest first.
+    closed_blocks: RefCell<VecDeque<i64>>,
     /// What the memory of the machine permits, and when it was looked at.
     memory: Cell<(MemoryLeft, Nanos)>,
+}
+
+impl Space {
+    /// The open group is closed: the next root but for those of groups before it brings it.
+    pub fn close_group(&self) {
+        let mut closed = self.closed_blocks.borrow_mut();
+        let earlier: i64 = closed.iter().sum();
+        closed.push_back(self.promised_blocks.get() - earlier);
+    }
+
+    /// The oldest closed group, if there is one, is under a root: the map counts its blocks.
+    pub fn group_is_rooted(&self) {
+        let brought = self.closed_blocks.borrow_mut().pop_front().unwrap_or_default();
+        self.promised_blocks.set(self.promised_blocks.get().saturating_sub(brought));
+    }
 }
 
 impl Pool {

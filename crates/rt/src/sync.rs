@@ -275,6 +275,12 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self, _permit: permit }
     }
 
+    /// Whether a task waits for the value.
+    #[must_use]
+    pub fn has_waiters(&self) -> bool {
+        self.turn.has_waiters()
+    }
+
     /// The value, when it is not locked.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let permit = self.turn.try_acquire(1)?;

@@ -94,7 +94,7 @@ impl Pool {
 
     /// Segments that must be free before a group of `blocks` is written, so that the cleaner and
     /// the journal can continue after it in any case.
-    fn segments_before(&self, blocks: u64, writers: &Writers) -> u32 {
+    pub(super) fn segments_before(&self, blocks: u64, writers: &Writers) -> u32 {
         self.segments_for(blocks, writers)
             + self.journal_keep(blocks)
             + self.limits.get().reserve_segments

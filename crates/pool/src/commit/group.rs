@@ -12,7 +12,7 @@ use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::{Classes, STREAMS};
 use forebay_txg::Content;
-use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, TxgId, VolumeId};
 
 use super::packing::Loose;
 use crate::Pool;
@@ -59,6 +59,24 @@ pub(super) struct Places {
     placed: Vec<Placed>,
     referring: Vec<Referring>,
     packed: Vec<PackedRun>,
+}
+
+/// The group that is on its way from memory into segments.
+pub(super) struct SyncingGroup {
+    pub txg: TxgId,
+    /// The root that will bring it.
+    commit: CommitId,
+    blocks: u64,
+    /// Segments that are left to the journal.
+    keep: u32,
+    /// What is not in segments yet.
+    changes: GroupChanges,
+    /// Where the rest went.
+    places: Places,
+    /// Bytes of data so far.
+    bytes: u64,
+    /// Blocks that it overwrites, and young ones of them.
+    overwritten: (u64, u64),
 }
 
 /// What holds for all blocks of an extent that is being written.
@@ -164,11 +182,12 @@ impl Pool {
             || self.log_pressure()
     }
 
-    /// Commits the open group: makes room, writes it, writes the root.
+    /// Commits the open group: makes room, writes it, writes the root. Where the data devices are
+    /// in object stores, the next groups may follow in the same call ([`Pool::root_beside`]).
     pub(crate) async fn sync_group(self: &Rc<Self>) -> Result<(), CommitError> {
         let mut writers = self.writers.lock().await;
         // The throttle's pace includes cleaning, because cleaning is part of the cost of a byte.
-        let begun = rt::now();
+        let mut begun = rt::now();
         self.make_room(&mut writers).await?;
         self.sync.root_wanted.set(false);
         self.take_log_events();
@@ -177,45 +196,77 @@ impl Pool {
         // The group has grown while the log drained. After this call it has room, and no await
         // follows before it is closed.
         self.make_room(&mut writers).await?;
-        let txg = self.dirty.groups.borrow_mut().quiesce();
-        self.close_versions();
-        self.dirty.space.syncing_blocks.set(self.dirty.space.promised_blocks.get());
-        let written = self.write_group(&mut writers).await?;
-        self.write_root(&mut writers, txg, true).await?;
-        self.versions_are_rooted();
-        self.dirty.throttle.measured(written, rt::now().since(begun));
-        Ok(())
+        let mut group = self.close_group(self.sync.commit.get().next());
+        self.place_group(&mut writers, &mut group).await?;
+        loop {
+            let (txg, bytes) = (group.txg, group.bytes);
+            self.finish_group(&mut writers, group).await?;
+            let next = self.root_beside(&mut writers, txg).await?;
+            self.dirty.throttle.measured(bytes, rt::now().since(begun));
+            match next {
+                Some(next) => group = next,
+                None => return Ok(()),
+            }
+            begun = rt::now();
+        }
     }
 
-    /// Writes the syncing group into segments and applies it to the map. Returns its bytes.
-    async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, CommitError> {
-        let commit = self.sync.commit.get().next();
-        let blocks: u64 =
-            self.blocks_in(self.dirty.groups.borrow().syncing().expect("just quiesced"));
-        let keep = self.journal_keep(blocks);
+    /// Closes the open group, which becomes the syncing one, for root `commit`.
+    pub(super) fn close_group(&self, commit: CommitId) -> SyncingGroup {
+        let txg = self.dirty.groups.borrow_mut().quiesce();
+        self.close_versions();
+        self.dirty.space.close_group();
+        let blocks = self.blocks_in(self.dirty.groups.borrow().syncing().expect("just quiesced"));
         self.stats.note_group_blocks(blocks);
-        let mut delta = Delta::new();
-        let mut places = Places::default();
-        let mut bytes = 0;
+        SyncingGroup {
+            txg,
+            commit,
+            blocks,
+            keep: self.journal_keep(blocks),
+            changes: GroupChanges::default(),
+            places: Places::default(),
+            bytes: 0,
+            overwritten: (0, 0),
+        }
+    }
+
+    /// Puts the blocks of the syncing group into segments. Changes neither the map nor the journal,
+    /// so the root of the group before may be on its way.
+    pub(super) async fn place_group(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        group: &mut SyncingGroup,
+    ) -> Result<(), CommitError> {
         let mut slices = rt::Slices::new();
-        let mut overwritten = (0, 0);
-        let mut changes = GroupChanges::default();
-        while let Some(change) = changes.next(self).await {
+        while let Some(change) = group.changes.next(self).await {
             let GroupChange { volume, lba, blocks, content, fingerprints } = change;
             let data = match content {
                 Content::Zero => {
                     self.note_all_dying((volume, lba, blocks), &mut slices).await;
-                    places.cleared.push((volume, lba, blocks));
+                    group.places.cleared.push((volume, lba, blocks));
                     continue;
                 }
                 Content::Data(data) => data,
             };
-            bytes += data.len() as u64;
+            group.bytes += data.len() as u64;
             let (old, young) = self.note_dying(volume, lba, blocks);
-            overwritten = (overwritten.0 + old, overwritten.1 + young);
+            group.overwritten = (group.overwritten.0 + old, group.overwritten.1 + young);
             let extent = (volume, lba, &data, &fingerprints[..]);
-            self.write_extent(writers, extent, (commit, keep), &mut places, &mut slices).await?;
+            let of = (group.commit, group.keep);
+            self.write_extent(writers, extent, of, &mut group.places, &mut slices).await?;
         }
+        Ok(())
+    }
+
+    /// Waits for the blocks of the syncing group, cleans along with it, and brings it into the map
+    /// and the journal.
+    async fn finish_group(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        group: SyncingGroup,
+    ) -> Result<(), CommitError> {
+        let SyncingGroup { commit, blocks, keep, mut places, overwritten, .. } = group;
+        let mut delta = Delta::new();
         let to = Target { commit, keep, caches_writes: false };
         self.finish_packed(writers, &to, &mut places).await?;
         self.clean_along(writers, blocks, overwritten, keep).await?;
@@ -224,8 +275,7 @@ impl Pool {
         self.end_versions(&mut delta, commit).await?;
         self.free_unused_contents(&mut delta).await?;
         self.free_unused_packed(&mut delta).await?;
-        self.journal(writers, &delta, commit).await?;
-        Ok(bytes)
+        self.journal(writers, &delta, commit).await
     }
 
     /// Writes an extent of a group into segments, but for the blocks whose contents are there.

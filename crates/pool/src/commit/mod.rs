@@ -4,6 +4,7 @@
 //! only what was flushed before it. Who calls: the sync task, commands that wait for a commit,
 //! import.
 
+mod beside;
 mod checkpoint;
 mod cleaner;
 mod dedup;

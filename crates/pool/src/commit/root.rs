@@ -7,11 +7,13 @@ use forebay_array::MemberState;
 use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{MemberUse, PoolConfig};
+use forebay_format::footer::Run;
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_intent_log::{LogError, LogRing, LogState};
 use forebay_map::LeafId;
 use forebay_rt as rt;
-use forebay_segment::SegmentState;
+use forebay_segment::{DataWriter, SegmentState};
+use forebay_txg::DirtySet;
 use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId, VolumeId};
 
 use crate::Pool;
@@ -32,6 +34,30 @@ enum LogPlan {
     StartsAnew(Vec<LogRing>, LogState, u64),
     /// During replay the root keeps naming the log that is being replayed.
     Keep(LogState),
+}
+
+/// Where the map journal begins and ends.
+#[derive(Clone, Copy)]
+pub(super) struct JournalRange {
+    start: Option<JournalPosition>,
+    end: Option<JournalPosition>,
+}
+
+impl JournalRange {
+    fn of(writers: &Writers) -> Self {
+        Self { start: writers.journal_start, end: writers.journal.position() }
+    }
+}
+
+/// A root that is about to be written.
+pub(super) struct NextRoot {
+    pub commit: CommitId,
+    /// The last group in it, and whether it brings that group.
+    txg: TxgId,
+    group: bool,
+    journal: JournalRange,
+    /// Long runs of the segments that were closed since the last root.
+    long_runs: Vec<Run>,
 }
 
 /// How many devices accepted a label.
@@ -63,12 +89,36 @@ impl Pool {
         txg: TxgId,
         group: bool,
     ) -> Result<(), CommitError> {
+        let root = self.begin_root(writers, txg, group);
+        let rooted = self.finish_root(&root).await?;
+        self.tidy_after_root(writers, root, rooted).await;
+        Ok(())
+    }
+
+    /// What the next root takes of the writers. They may go on then.
+    pub(super) fn begin_root(&self, writers: &mut Writers, txg: TxgId, group: bool) -> NextRoot {
+        self.tally(writers);
+        NextRoot {
+            commit: self.sync.commit.get().next(),
+            txg,
+            group,
+            journal: JournalRange::of(writers),
+            long_runs: writers.data.iter_mut().flat_map(DataWriter::take_long_runs).collect(),
+        }
+    }
+
+    /// Makes what a root names durable, writes the root, and lets everything go on that waits for
+    /// it. Returns the group that it brings.
+    pub(super) async fn finish_root(
+        self: &Rc<Self>,
+        next: &NextRoot,
+    ) -> Result<Option<DirtySet>, CommitError> {
         self.store.array.flush().await?;
         self.take_array_events();
         // A root without devices that the pool needs would call them left behind, and no import
         // would accept them again.
         self.store.array.check_writable()?;
-        let commit = self.sync.commit.get().next();
+        let NextRoot { commit, txg, group, journal, .. } = *next;
         let plan = self.log_plan(txg, group);
         if let LogPlan::StartsAnew(rings, ..) = &plan {
             let mut config = self.config.borrow_mut();
@@ -85,22 +135,20 @@ impl Pool {
             LogPlan::GoesOn(state) | LogPlan::Keep(state) => state,
             LogPlan::StartsAnew(_, state, _) => state,
         };
-        self.tally(writers);
-        let root = self.superblock(writers, commit, txg, log_state.encode(), false);
+        let root = self.superblock(journal, commit, txg, log_state.encode(), false);
         self.put_root(&root).await?;
-        self.after_root(writers, commit, txg, group, plan).await
+        self.root_is_written(commit, txg, group, plan).await
     }
 
     fn superblock(
         &self,
-        writers: &Writers,
+        journal: JournalRange,
         commit: CommitId,
         txg: TxgId,
         log_state: Vec<u8>,
         exported: bool,
     ) -> Superblock {
         let (config_generation, config_sum) = self.sync.config_written.get();
-        let journal_end: Option<JournalPosition> = writers.journal.position();
         Superblock {
             version: self.sync.version.get(),
             pool: self.guid,
@@ -109,8 +157,8 @@ impl Pool {
             txg,
             config_generation,
             config_sum,
-            journal_start: writers.journal_start,
-            journal_end,
+            journal_start: journal.start,
+            journal_end: journal.end,
             exported,
             written_at: rt::wall_clock(),
             nonce: self.nonce,
@@ -260,14 +308,14 @@ impl Pool {
         LogPlan::StartsAnew(rings, state, request)
     }
 
-    async fn after_root(
+    /// The root is on the devices. Returns the group that it brings.
+    async fn root_is_written(
         self: &Rc<Self>,
-        writers: &mut Writers,
         commit: CommitId,
         txg: TxgId,
         group: bool,
         plan: LogPlan,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Option<DirtySet>, CommitError> {
         self.sync.commit.set(commit);
         let mut rooted = None;
         let replaying = matches!(plan, LogPlan::Keep(_));
@@ -302,27 +350,34 @@ impl Pool {
             }
         }
         self.sync.done.notify_all();
-        self.seal(writers);
-        self.reclaim(writers, commit);
+        Ok(rooted)
+    }
+
+    /// Frees what the root has made superfluous, in memory and on the devices.
+    pub(super) async fn tidy_after_root(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        root: NextRoot,
+        mut rooted: Option<DirtySet>,
+    ) {
+        self.seal(&root.long_runs);
+        self.reclaim(writers, root.commit);
         // Nothing waits for this, and everything would wait for all of it at once.
         let mut slices = rt::Slices::new();
         while rooted.as_mut().is_some_and(|set| set.let_go(EXTENTS_LET_GO)) {
             slices.step().await;
         }
-        Ok(())
     }
 
     /// Drops checksums from memory whose footers are now under a root.
-    fn seal(&self, writers: &mut Writers) {
+    fn seal(&self, long_runs: &[Run]) {
         let mut map = self.store.map.borrow_mut();
-        for writer in &mut writers.data {
-            for run in writer.take_long_runs() {
-                let first = LeafId::of(run.volume, run.lba).leaf;
-                let last = Lba(run.lba.0 + u64::from(run.blocks) - 1);
-                for leaf in first..=LeafId::of(run.volume, last).leaf {
-                    let volume = run.volume;
-                    map.seal(LeafId { volume, leaf }, &mut |s| self.has_footer(s));
-                }
+        for run in long_runs {
+            let first = LeafId::of(run.volume, run.lba).leaf;
+            let last = Lba(run.lba.0 + u64::from(run.blocks) - 1);
+            for leaf in first..=LeafId::of(run.volume, last).leaf {
+                let volume = run.volume;
+                map.seal(LeafId { volume, leaf }, &mut |s| self.has_footer(s));
             }
         }
     }
@@ -347,9 +402,7 @@ impl Pool {
     /// what is not under it stays in `promised_blocks`.
     pub(crate) fn space_after_group(&self) {
         self.count_sparse_blocks();
-        let space = &self.dirty.space;
-        let left = space.promised_blocks.get().saturating_sub(space.syncing_blocks.replace(0));
-        space.promised_blocks.set(left);
+        self.dirty.space.group_is_rooted();
     }
 
     /// Counts the mapped blocks of sparse volumes and of snapshots, and what other volumes share
@@ -401,7 +454,7 @@ impl Pool {
         let (commit, txg) = (self.sync.commit.get().next(), self.sync.committed.get());
         self.tally(writers);
         let state = self.log.state(txg).encode();
-        let root = self.superblock(writers, commit, txg, state, true);
+        let root = self.superblock(JournalRange::of(writers), commit, txg, state, true);
         self.put_root(&root).await?;
         self.sync.commit.set(commit);
         Ok(())
