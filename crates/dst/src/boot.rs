@@ -121,6 +121,7 @@ impl<S: Subject> BootContext<S> {
                 }
                 self.disks.machine.schedule(&self.disks.world, &boot.power);
                 self.disks.schedule_networks(&boot.network);
+                self.disks.schedule_losses(&boot.lost_objects);
                 Some(pool)
             }
             Err(refusal) => {
@@ -141,6 +142,7 @@ impl<S: Subject> BootContext<S> {
         self.disks.keep_map(&boot.stale_map);
         self.disks.machine.schedule(&self.disks.world, &boot.power);
         self.disks.schedule_networks(&boot.network);
+        self.disks.schedule_losses(&boot.lost_objects);
         self.phase.set("import");
         self.import(devices, boot.rewinds).await
     }

@@ -20,7 +20,7 @@ use crate::model::Model;
 use crate::object_stores;
 use crate::refusal::Suspect;
 use crate::remote_log::Networks;
-use crate::scenario::{Demand, MapRot, Scenario, TimedFault, TimedNetwork};
+use crate::scenario::{Demand, MapRot, Scenario, TimedFault, TimedLoss, TimedNetwork};
 use crate::subject::PoolSpec;
 
 /// What a backup device has beside the image, and some more.
@@ -47,6 +47,8 @@ pub struct Disks {
     pub(crate) networks: Networks,
     /// The stores of data disks that are in object stores.
     pub(crate) buckets: Vec<Rc<Bucket>>,
+    /// Objects that they have lost.
+    lost_objects: Rc<Cell<u64>>,
 }
 
 impl Disks {
@@ -87,6 +89,7 @@ impl Disks {
         Self {
             world,
             buckets,
+            lost_objects: Rc::default(),
             sims,
             stacks,
             // The pool may fill a spare at any time.
@@ -146,7 +149,7 @@ impl Disks {
 
     /// How often each kind of fault struck, over all disks.
     pub(crate) fn fault_counts(&self) -> Vec<(&'static str, u64)> {
-        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        let mut sums: Vec<(&'static str, u64)> = vec![("lost object", self.lost_objects.get())];
         for stack in &self.stacks {
             let c = stack.counts();
             sums.extend([
@@ -233,6 +236,28 @@ impl Disks {
             strikes.set(strikes.get() + 1);
             struck.borrow_mut().insert(disk);
         });
+    }
+
+    /// Has the store of the data disk lose objects at their commands.
+    pub(crate) fn schedule_losses(&self, losses: &[TimedLoss]) {
+        for loss in losses {
+            let Some(bucket) = self.buckets.first().cloned() else { continue };
+            let (struck, strikes) = (self.struck.clone(), self.strikes.clone());
+            let (coverage, pick) = (self.coverage.clone(), loss.pick);
+            let lost = self.lost_objects.clone();
+            let strike = move || {
+                if object_stores::lose(&bucket, pick) {
+                    coverage.note("lost object", false);
+                    lost.set(lost.get() + 1);
+                    strikes.set(strikes.get() + 1);
+                    struck.borrow_mut().insert(0);
+                }
+            };
+            match loss.at_command {
+                0 => strike(),
+                at => self.world.at_command(at, strike),
+            }
+        }
     }
 
     /// Arms each fault at its command, and notes an outage in `model` if there is one.

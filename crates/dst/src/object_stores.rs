@@ -41,6 +41,14 @@ pub(crate) fn of(spec: &PoolSpec, world: &Rc<World>) -> Vec<Rc<Bucket>> {
     (0..disks).map(store).collect()
 }
 
+/// Loses one of the objects with blocks. Returns whether there was one.
+pub(crate) fn lose(bucket: &Bucket, pick: u64) -> bool {
+    let names = bucket.names();
+    let objects: Vec<&String> = names.iter().filter(|name| name.starts_with("data/")).collect();
+    let Some(at) = pick.checked_rem(objects.len() as u64) else { return false };
+    bucket.lose(objects[at as usize])
+}
+
 /// Opens a data disk for a boot.
 pub(crate) async fn open(bucket: &Rc<Bucket>, name: &str, size_bytes: u64) -> Device {
     // Processes draw ids that differ, and boots may have equal seeds.
@@ -48,6 +56,6 @@ pub(crate) async fn open(bucket: &Rc<Bucket>, name: &str, size_bytes: u64) -> De
         let _ = rt::random_below(2);
     }
     let device = ObjectDevice::open(bucket.client(name), HOST, size_bytes).await;
-    // The store answers sooner or later, and nothing in it is damaged.
+    // The store answers sooner or later, and loses nothing but blocks.
     device.unwrap_or_else(|error| panic!("a disk in an object store does not open: {error}"))
 }

@@ -108,6 +108,9 @@ pub struct Boot {
     /// Changes of the networks to log devices on other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network: Vec<TimedNetwork>,
+    /// Objects that the store of the data disk loses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_objects: Vec<TimedLoss>,
     /// Before the boot, memory is lost that only the other side of a log mirror protects.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory_lost: bool,
@@ -463,6 +466,15 @@ pub struct TimedNetwork {
     pub disk: usize,
     /// The change.
     pub network: Network,
+}
+
+/// The loss of an object at a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimedLoss {
+    /// The command, counted as [`TimedFault::at_command`].
+    pub at_command: u64,
+    /// Index of the object among those with blocks, by name, modulo their number.
+    pub pick: u64,
 }
 
 /// A change of the power at a command.

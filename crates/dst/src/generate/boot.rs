@@ -5,7 +5,7 @@ use forebay_sim::{CrashPoint, Rng, Seed};
 use super::aim::Aim;
 use super::clients::{Filler, HotBlocks, draw_client};
 use super::constraints::Constraints;
-use super::{beside, log_memory, parts, refusals, sharing, sizes, snapshots};
+use super::{beside, log_memory, object_stores, parts, refusals, sharing, sizes, snapshots};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Act, Admin, Boot, Crash, Fates, MapRot};
@@ -135,6 +135,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         rewinds: false,
         power: Vec::new(),
         network: Vec::new(),
+        lost_objects: object_stores::draw_losses(plan, commands),
         memory_lost: false,
         is_beside: plan.aim == Aim::Beside,
         faults: plan.fault_plan.faults(commands.min(1 << 12), plan.is_first, faults),
