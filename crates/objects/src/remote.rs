@@ -145,8 +145,11 @@ impl RemoteStore {
     ) -> Result<T, Error> {
         let (done, answer) = rt::oneshot::channel();
         self.runtime.spawn(async move {
+            // What the request sent is let go of before the caller hears of it: buffers that the
+            // pool's thread frees last are used again there.
+            let outcome = request.await;
             // The caller may have stopped waiting.
-            let _ = done.send(request.await);
+            let _ = done.send(outcome);
         });
         answer.await.unwrap_or_else(|_| {
             Err(Error::Generic { store: "thread", source: "its thread has ended".into() })
