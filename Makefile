@@ -50,6 +50,7 @@ symbols:
 test:
 	@scripts/test-tools
 	CARGO="$(CARGO)" scripts/rust-tests
+	CARGO="$(CARGO)" scripts/python-module
 	FOREBAY_BIN="$${CARGO_TARGET_DIR:-$$PWD/target}/debug/forebay" tests/clients/run
 
 check:

@@ -11,7 +11,7 @@ use std::path::Path;
 mod pages;
 mod simulated;
 
-pub use simulated::{Simulated, simulated};
+pub use simulated::{Simulated, model, simulated};
 
 /// Version of [`list_json`]. Raised when a field changes its meaning or goes.
 const JSON_VERSION: u32 = 1;

@@ -5,7 +5,7 @@
 
 use crate::drive::{Cell, Driver};
 use crate::error::{ArgumentError, GridError, LabError, one_line};
-use crate::task::Task;
+use crate::task::{Outcome, Task};
 use crate::{catalogue, files, hash};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -128,6 +128,11 @@ impl Grid {
         let table: toml::Table = files::read_named(file)?
             .parse()
             .map_err(|e: toml::de::Error| at(file)(GridError::Malformed { detail: one_line(e) }))?;
+        Self::of(file, &table)
+    }
+
+    /// The grid of a table; `file` names it in errors.
+    fn of(file: &Path, table: &toml::Table) -> Result<Self, LabError> {
         let known = ["name", "task", "base", "grid"];
         if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
             return Err(at(file)(GridError::UnknownKey { key: key.clone() }));
@@ -143,7 +148,7 @@ impl Grid {
         }
         let base = table.get("base").ok_or(GridError::NoBase).map_err(at(file))?;
         let base = json_of("base", base).map_err(at(file))?;
-        let axes = axes(&table).map_err(at(file))?;
+        let axes = axes(table).map_err(at(file))?;
         let count = axes.iter().try_fold(1usize, |n, (_, v)| n.checked_mul(v.len()));
         let count = count
             .filter(|n| *n <= MAX_GRID_POINTS)
@@ -284,6 +289,37 @@ fn run_as(args: &Args, program: &str) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Runs every point of a grid that is a table of this program rather than a file, on so many
+/// threads (0: one a core). Returns what a sweep writes of each, in the order of the grid; `name`
+/// stands for the file in errors.
+///
+/// # Errors
+/// The table is no grid, or a task cannot run.
+pub fn outcomes(name: &str, table: &toml::Table, threads: usize) -> Result<Vec<Value>, LabError> {
+    let grid = Grid::of(Path::new(name), table)?;
+    let mut driver = Driver::new(None, false, true)?;
+    driver.threads = threads;
+    let cells: Vec<Cell> = grid.points.iter().map(cell_of).collect();
+    let outcomes = driver.all("sweep", &cells)?;
+    Ok(grid.points.iter().zip(&outcomes).map(|(point, outcome)| line_of(point, outcome)).collect())
+}
+
+fn cell_of(point: &Point) -> Cell {
+    Cell::new(Value::Object(point.values.clone()).to_string(), point.task.clone())
+}
+
+/// What is written of a point.
+fn line_of(point: &Point, outcome: &Outcome) -> Value {
+    let mut line = json!({
+        "hash": point.hash,
+        "index": point.index,
+        "point": point.values,
+        "outcome": outcome,
+    });
+    forebay_report::round_all(&mut line);
+    line
+}
+
 /// Runs points and appends a line for each to the file at `path`.
 fn run_points(args: &Args, program: &str, points: &[&Point], path: &Path) -> Result<(), LabError> {
     let torn = files::read_if_there(path)?.is_some_and(|b| b.last().is_some_and(|c| *c != b'\n'));
@@ -292,22 +328,12 @@ fn run_points(args: &Args, program: &str, points: &[&Point], path: &Path) -> Res
         files::add_line(&mut file, path, "")?;
     }
     let file = Mutex::new(file);
-    let cells: Vec<Cell> = points
-        .iter()
-        .map(|p| Cell::new(Value::Object(p.values.clone()).to_string(), p.task.clone()))
-        .collect();
+    let cells: Vec<Cell> = points.iter().map(|point| cell_of(point)).collect();
     let mut driver = Driver::new(None, false, args.quiet)?;
     driver.threads = args.threads.unwrap_or(0);
     driver.each("sweep", &cells, &|i, outcome| {
-        let point = points[i];
-        let mut line = json!({
-            "program": program,
-            "hash": point.hash,
-            "index": point.index,
-            "point": point.values,
-            "outcome": outcome,
-        });
-        forebay_report::round_all(&mut line);
+        let mut line = line_of(points[i], outcome);
+        line["program"] = program.into();
         let mut file = file.lock().expect("no panic holds it");
         files::add_line(&mut file, path, &line.to_string())
     })?;

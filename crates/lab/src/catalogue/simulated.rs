@@ -1,6 +1,7 @@
 //! A device of the catalogue as a block device in virtual time.
 
 use forebay_device::Device;
+use forebay_flash::{DeviceSpec, Model};
 use forebay_sim::FlashDisk;
 
 use super::{Page, load};
@@ -34,4 +35,18 @@ pub fn simulated(name: &str, scale: u32, seed: u64) -> Result<Simulated, LabErro
     };
     let device: Device = FlashDisk::new(&page.device.name, &spec, seed)?;
     Ok(Simulated { page, device, scale })
+}
+
+/// The model of `device` at 1/`scale` of its size (0: small enough to be quick), new and empty, and
+/// its exact scale. It is the one that tasks of the same scale and seed run.
+///
+/// # Errors
+/// The description is impossible.
+pub fn model(
+    device: &DeviceSpec,
+    scale: u32,
+    seed: u64,
+) -> Result<(Box<dyn Model>, f64), LabError> {
+    let (small, scale) = shrink(device, scale)?;
+    Ok((forebay_flash::build(&small, seed)?, scale))
 }
