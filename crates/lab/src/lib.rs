@@ -13,6 +13,7 @@ pub mod load;
 pub mod logs;
 pub mod mirror;
 mod operations;
+pub mod outages;
 pub mod queues;
 pub mod recorded;
 pub mod responses;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 mod arrivals;
 mod places;
 
-pub(crate) use arrivals::ArrivalTimes;
 pub use arrivals::Arrivals;
+pub(crate) use arrivals::{ArrivalTimes, exponential};
 pub use places::Places;
 
 use places::PlaceDraw;

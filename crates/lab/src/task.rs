@@ -5,6 +5,7 @@ use crate::cut::{Cut, CutOutcome};
 use crate::hybrid::{Hybrid, HybridOutcome};
 use crate::logs::{Logs, LogsOutcome};
 use crate::mirror::{Mirror, MirrorOutcome};
+use crate::outages::{Outages, OutagesOutcome};
 use crate::shared::{Shared, SharedOutcome};
 use crate::timeline::{Timeline, TimelineOutcome};
 use crate::wear::{Wear, WearOutcome};
@@ -31,6 +32,8 @@ pub enum Task {
     Hybrid(Box<Hybrid>),
     /// Several logs on one device.
     Logs(Box<Logs>),
+    /// Parts that fail.
+    Outages(Box<Outages>),
 }
 
 /// What came out of a [`Task`] of the same name.
@@ -53,6 +56,8 @@ pub enum Outcome {
     Hybrid(Box<HybridOutcome>),
     /// Of several logs.
     Logs(LogsOutcome),
+    /// Of parts that fail.
+    Outages(OutagesOutcome),
 }
 
 impl Task {
@@ -67,6 +72,7 @@ impl Task {
             Self::Wear(task) => task.run().map(Outcome::Wear),
             Self::Hybrid(task) => task.run().map(|outcome| Outcome::Hybrid(Box::new(outcome))),
             Self::Logs(task) => task.run().map(Outcome::Logs),
+            Self::Outages(task) => task.run().map(Outcome::Outages),
         }
     }
 }
@@ -94,3 +100,4 @@ outcome_of!(cut, Cut, CutOutcome);
 outcome_of!(wear, Wear, WearOutcome);
 outcome_of!(hybrid, Hybrid, HybridOutcome);
 outcome_of!(logs, Logs, LogsOutcome);
+outcome_of!(outages, Outages, OutagesOutcome);

@@ -1,4 +1,4 @@
-//! Experiment `attachment`: hops, protocol, a shared adapter, bit errors.
+//! Experiment `attachment`: hops, protocol, a shared adapter, bit errors, parts that fail.
 
 use super::common::{figure, over_names, percent, response_table, say};
 use super::{Context, Plan};
@@ -11,15 +11,19 @@ use crate::task::{Outcome, Task};
 use forebay_flash::{DeviceSpec, InterfaceKind, InterfaceSpec};
 use forebay_report::{Axis, Basis, Chart, ChartKind, Check, Experiment, Point, Series, Table};
 
+mod reliability;
+
 pub(super) const PLAN: Plan = Plan {
     id: "attachment",
     title: "Attachment",
     question: "What do an adapter, a cable and their protocol cost, against a card that is its own \
-               PCIe endpoint?",
+               PCIe endpoint, and what do they add to the parts that can fail?",
     method: "4 KiB random writes. The same medium behind each kind of attachment, one at a time \
              and 32 outstanding; one to eight devices behind one adapter that passes 60,000 \
              commands a second (an assumption typical of 2010) against as many cards on PCIe; and \
-             bit error rates of the link from 1e-12 to 1e-5, each hit costing a repeat.",
+             bit error rates of the link from 1e-12 to 1e-5, each hit costing a repeat. \
+             Reliability: parts that fail independently at assumed rates and are replaced after a \
+             day, by the formulas of alternating renewal; runs at 200 times the rates check them.",
     devices: &["ddrdrive-x1"],
     small: &["ddrdrive-x1"],
     cells,
@@ -76,10 +80,12 @@ fn cells(context: &Context) -> Vec<Cell> {
             cells.push(Cell::new(label, task(context, device, 1, 0.0, 32)));
         }
     }
+    cells.extend(reliability::cells(context));
     cells
 }
 
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
+    let (outcomes, outages) = outcomes.split_at(context.pages.len() * PER_DEVICE);
     for (page, outcomes) in context.pages.iter().zip(outcomes.chunks(PER_DEVICE)) {
         let runs: Vec<_> = outcomes.iter().map(Outcome::shared).collect();
         let (kinds, rest) = runs.split_at(2 * KINDS.len());
@@ -88,6 +94,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         show_counts(page, counts, e);
         show_errors(page, errors, e);
     }
+    reliability::show(outages, e);
 }
 
 /// Response times of `runs` by name, from the host's side of the adapter.

@@ -92,7 +92,7 @@ impl ArrivalTimes {
 
 /// A draw from the exponential distribution with mean 1, by von Neumann's method: comparisons of
 /// uniform numbers alone, so that it is the same on every machine, which a logarithm is not.
-fn exponential(chance: &mut Chance) -> f64 {
+pub(crate) fn exponential(chance: &mut Chance) -> f64 {
     let mut whole = 0.0;
     loop {
         let first = chance.unit();
