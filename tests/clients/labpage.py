@@ -39,9 +39,15 @@ DRAWN = """[...document.querySelectorAll('.area')].map(area => {
   if (!drawn) return null;
   const option = drawn.getOption(), axes = [...option.xAxis, ...option.yAxis].filter(a => a.type !== 'category');
   return { of: area.closest('.chart').dataset.experiment + '/' + area.closest('.chart').dataset.chart,
+    cells: option.series.filter(s => s.id === 'histogram').reduce((sum, s) => sum + s.data.length, 0),
     lines: new Set(option.series.filter(s => s.type === 'line').map(s => s.name)).size,
     ticks: axes.every(a => a.minorTick.show), paged: option.legend.some(l => l.show && l.type === 'scroll') };
 })"""
+
+
+def counted(chart):
+    """How many ranges of the chart's histogram hold something."""
+    return sum(len(column["counts"]) for column in (chart.get("histogram") or {"columns": []})["columns"])
 
 
 def look(browser, width, charts):
@@ -52,17 +58,21 @@ def look(browser, width, charts):
     if out := browser.run(STICKS_OUT):
         sys.exit(f"{len(out)} elements stick out at {width} pixels: {out[:4]}")
     drawn = browser.run(DRAWN)
-    if None in drawn or {d["of"] for d in drawn} != charts:
+    if None in drawn or {d["of"] for d in drawn} != set(charts):
         sys.exit(f"of {len(charts)} charts {len({d['of'] for d in drawn if d})} are drawn at {width} pixels")
     for d in drawn:
         if d["lines"] > 5 or not d["ticks"] or d["paged"]:
             sys.exit(f"a chart has more than five lines, no minor ticks or a paged legend: {d}")
+        if d["cells"] != charts[d["of"]]:
+            sys.exit(f"a histogram of {charts[d['of']]} cells is drawn otherwise: {d}")
+    if not any(charts.values()):
+        sys.exit("no chart has a histogram")
     return len(drawn)
 
 
 def main():
     page, results = sys.argv[1], json.load(open(sys.argv[2]))
-    charts = {f"{e['id']}/{i}" for e in results["experiments"] for i in range(len(e["charts"]))}
+    charts = {f"{e['id']}/{i}": counted(c) for e in results["experiments"] for i, c in enumerate(e["charts"])}
     browser = Browser(page)
     browser.call("Emulation.setScrollbarsHidden", hidden=True)
     for view, (width, theme) in VIEWS.items():

@@ -4,7 +4,7 @@
 use crate::LabError;
 use crate::load::{ArrivalTimes, Arrivals, Ask, AskKind, Asks, Load};
 use crate::operations::OperationLog;
-use crate::responses::{BothTimes, Responses};
+use crate::responses::{BothTimes, ResponseCounts, Responses};
 use forebay_flash::{Completion, Content, DeviceSpec, Model, Request, Stats, Status};
 use forebay_units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,8 @@ pub(crate) enum Ended {
 #[derive(Clone, Debug)]
 pub(crate) struct LoadRun {
     pub samples: Vec<Sample>,
+    /// How many requests of each sample took how long.
+    pub histograms: Vec<ResponseCounts>,
     pub ended: Ended,
     /// Requests outstanding until all have completed: integrated by the device, and rate times
     /// response by the host.
@@ -242,6 +244,7 @@ struct Sampler {
     /// The device's counters when the limit is reached.
     at_limit: Option<Stats>,
     samples: Vec<Sample>,
+    histograms: Vec<ResponseCounts>,
 }
 
 impl Sampler {
@@ -264,6 +267,7 @@ impl Sampler {
             tail_from_requests: max_requests - (max_requests as f64 * TAIL_SHARE) as u64,
             at_limit: None,
             samples: Vec::new(),
+            histograms: Vec::new(),
         }
     }
 
@@ -275,6 +279,7 @@ impl Sampler {
             let minute = bench.minute_at(self.edge);
             let mut sample = self.window.close(minute, &self.before, &stats);
             sample.responses = self.times.responses();
+            self.histograms.push(self.times.counts());
             self.all_times.take(&mut self.times);
             self.samples.push(sample);
             (self.before, self.window) = (stats, Window::default());
@@ -323,8 +328,9 @@ impl Sampler {
         whole.iops *= span_counted / span_s;
         whole.mib_s *= span_counted / span_s;
         whole.responses = self.all_times.responses();
-        let (samples, tail) = (self.samples, self.tail_times.responses());
-        LoadRun { samples, ended, little, outstanding, whole, tail }
+        let (samples, histograms) = (self.samples, self.histograms);
+        let tail = self.tail_times.responses();
+        LoadRun { samples, histograms, ended, little, outstanding, whole, tail }
     }
 
     /// A request that completed at `at`. Rates and responses are of reads and writes, not of trims.

@@ -29,6 +29,33 @@ pub struct Responses {
     pub writes: Percentiles,
 }
 
+/// Ranges of response times in a tenfold.
+const RANGES_IN_A_DECADE: u32 = 10;
+/// Lower edge of the first range.
+const FIRST_EDGE_NS: f64 = 100.0;
+/// Ranges up to the longest time that counts: an hour.
+const RANGES: u32 = 106;
+
+/// Lower edge of a range, in milliseconds. Ten ranges are a tenfold.
+#[must_use]
+pub fn range_edge_ms(range: u32) -> f64 {
+    edge_ns(range) / 1e6
+}
+
+fn edge_ns(range: u32) -> f64 {
+    // Whole nanoseconds, so that mathematical libraries cannot differ about what lies at an edge.
+    (FIRST_EDGE_NS * 10f64.powf(f64::from(range) / f64::from(RANGES_IN_A_DECADE))).round()
+}
+
+/// How many requests took how long: ranges with at least one request, each with its count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponseCounts {
+    /// Of reads.
+    pub reads: Vec<(u32, u64)>,
+    /// Of writes, and of whatever else is promised durable.
+    pub writes: Vec<(u32, u64)>,
+}
+
 /// Times of one kind of request.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
@@ -67,6 +94,21 @@ impl Times {
         self.max_ns = 0;
     }
 
+    /// Counts by range; what lies before the first range is in it, and beyond the last in that.
+    fn counts(&self, edges_ns: &[u64]) -> Vec<(u32, u64)> {
+        let mut counts: Vec<(u32, u64)> = Vec::new();
+        for step in self.histogram.iter_recorded() {
+            let above = edges_ns.partition_point(|edge| *edge <= step.value_iterated_to());
+            let range = above.saturating_sub(1) as u32;
+            let count = step.count_since_last_iteration();
+            match counts.last_mut() {
+                Some((last, sum)) if *last == range => *sum += count,
+                _ => counts.push((range, count)),
+            }
+        }
+        counts
+    }
+
     pub(crate) fn percentiles(&self) -> Percentiles {
         let requests = self.histogram.len();
         let at = |share: f64| {
@@ -77,6 +119,11 @@ impl Times {
         };
         Percentiles { requests, at_ms: SHARES.map(at), max_ms: self.max_ns as f64 / 1e6 }
     }
+}
+
+/// Lower edges of all ranges.
+fn edges_ns() -> Vec<u64> {
+    (0..RANGES).map(|range| edge_ns(range) as u64).collect()
 }
 
 /// Times of reads and of writes.
@@ -98,6 +145,14 @@ impl BothTimes {
         self.writes.add(&other.writes);
         other.reads.clear();
         other.writes.clear();
+    }
+
+    pub(crate) fn counts(&self) -> ResponseCounts {
+        let edges_ns = edges_ns();
+        ResponseCounts {
+            reads: self.reads.counts(&edges_ns),
+            writes: self.writes.counts(&edges_ns),
+        }
     }
 
     pub(crate) fn responses(&self) -> Responses {

@@ -5,7 +5,7 @@ use crate::load::Load;
 use crate::operations::OperationLog;
 use crate::queues::{QueueOutcome, Queues};
 use crate::recorded::{LeftOut, Recorded};
-use crate::responses::Responses;
+use crate::responses::{ResponseCounts, Responses};
 use crate::{LabError, shrink};
 use forebay_flash::DeviceSpec;
 use serde::{Deserialize, Serialize};
@@ -78,6 +78,9 @@ pub struct PhaseOutcome {
     pub to_minute: f64,
     /// Samples in order.
     pub samples: Vec<Sample>,
+    /// How many requests of each sample took how long; nothing for phases without load.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histograms: Vec<ResponseCounts>,
     /// The phase as one sample; nothing for phases without load.
     pub whole: Option<Sample>,
     /// Requests outstanding, integrated by the device over time; and rate times mean response,
@@ -392,6 +395,7 @@ impl PhaseOutcome {
             from_minute,
             to_minute: from_minute,
             samples: Vec::new(),
+            histograms: Vec::new(),
             whole: None,
             little: None,
             outstanding: None,
@@ -404,7 +408,7 @@ impl PhaseOutcome {
 
     fn take(&mut self, run: LoadRun, depth: u32, to_minute: f64) {
         self.to_minute = to_minute;
-        self.samples = run.samples;
+        (self.samples, self.histograms) = (run.samples, run.histograms);
         self.whole = Some(run.whole);
         self.tail = run.tail;
         self.little = Some(run.little);

@@ -1,6 +1,6 @@
 //! HTML text and tables; the tables can be read without any script.
 
-use crate::{Cell, Chart, ChartKind, Series, Table, Value, X, round_significant};
+use crate::{Cell, Chart, ChartKind, Histogram, Series, Table, Value, X, round_significant};
 
 /// `text` with the five special characters of HTML replaced.
 pub(crate) fn escape(text: &str) -> String {
@@ -162,6 +162,36 @@ fn same_x(a: &X, b: &X) -> bool {
         (X::Name(a), X::Name(b)) => a == b,
         _ => false,
     }
+}
+
+/// The table of a histogram: one row for each stretch, one column for each range.
+pub(crate) fn histogram_table(chart: &Chart, histogram: &Histogram) -> String {
+    let mut out = String::from(
+        "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Histogram\">\
+         <table><thead><tr>",
+    );
+    out.push_str(&format!("<th scope=\"col\">{}</th>", heading(&chart.x.label, &chart.x.unit)));
+    for edge in histogram.edges.iter().skip(1) {
+        let below = heading(&format!("below {}", number(*edge)), &chart.y.unit);
+        out.push_str(&format!("<th scope=\"col\">{below}</th>"));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for column in &histogram.columns {
+        let stretch = format!("{} to {}", number(column.from), number(column.to));
+        out.push_str(&format!("<tr><th scope=\"row\">{stretch}</th>"));
+        let mut counts = vec![0; histogram.edges.len().saturating_sub(1)];
+        for (range, count) in &column.counts {
+            if let Some(cell) = counts.get_mut(*range as usize) {
+                *cell = *count;
+            }
+        }
+        for count in counts {
+            out.push_str(&format!("<td class=\"n\">{}</td>", number(count as f64)));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+    out
 }
 
 /// The table of a chart: one row for each x, one column for each series (three when it has

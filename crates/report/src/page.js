@@ -48,7 +48,7 @@
       line = css.getPropertyValue('--line').trim(), panel = css.getPropertyValue('--panel').trim(), paint = paintOf(chart, like);
     const lying = chart.kind === 'row' || chart.kind === 'interval', lines = chart.kind === 'line';
     const range = like && like !== chart ? rangeOf(like) : null, room = Math.min(230, Math.max(96, width * 0.32)), ticks = { minorTick: { show: true, splitNumber: chart.y.log ? 9 : 5 } };
-    const names = [];
+    const names = [], counted = chart.histogram && chart.histogram.columns;
     if (!lines) for (const s of chart.series) for (const p of s.points) { const n = String(p.x); if (!names.includes(n)) names.push(n); }
     const text = { color: soft, fontSize: 12 };
     const values = {
@@ -56,7 +56,7 @@
       axisLabel: { color: soft, formatter: short, hideOverlap: true }, splitLine: { lineStyle: { color: line } }, axisLine: { show: false, lineStyle: { color: line } }, min: range ? (chart.y.log ? range.y[0] : Math.min(0, range.y[0])) : chart.y.log ? undefined : v => Math.min(0, v.min), max: range ? range.y[1] : undefined,
     };
     const places = lines
-      ? { type: chart.x.log ? 'log' : 'value', name: named(chart.x), nameLocation: 'middle', nameGap: 28, nameTextStyle: text, min: range ? range.x[0] : 'dataMin', max: range ? range.x[1] : 'dataMax', minorTick: { show: true, splitNumber: chart.x.log ? 9 : 5 },
+      ? { type: chart.x.log ? 'log' : 'value', name: named(chart.x), nameLocation: 'middle', nameGap: 28, nameTextStyle: text, min: range ? range.x[0] : counted ? counted[0].from : 'dataMin', max: range ? range.x[1] : counted ? counted[counted.length - 1].to : 'dataMax', minorTick: { show: true, splitNumber: chart.x.log ? 9 : 5 },
           axisLabel: { color: soft, formatter: short, hideOverlap: true }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } }
       : { type: 'category', data: names, inverse: lying, axisTick: { show: false }, axisLine: { lineStyle: { color: line } },
           axisLabel: { color: ink, interval: lying || names.length * 44 <= width ? 0 : 'auto', fontSize: 12, width: lying ? room : Math.max(44, (width - 80) / Math.max(1, names.length) - 4), overflow: 'break', lineHeight: 14 } };
@@ -144,10 +144,28 @@
     if (chart.kind !== 'line' || lines.length <= MOST_LINES) return [chart];
     const all = [...new Set(lines.map(groupOf))];
     const shared = chart.series.filter(s => s.role === 'published' && !all.includes(groupOf(s)));
-    return all.map(g => ({ ...chart, part: g, series: [...chart.series.filter(s => groupOf(s) === g), ...shared] }));
+    return all.map(g => ({ ...chart, part: g, histogram: null, series: [...chart.series.filter(s => groupOf(s) === g), ...shared] }));
+  }
+  // How often each range of values was met in a stretch: a cell each, behind the lines. A share of 1e-5 is faint.
+  const cellColor = share => 'rgba(' + (dark() ? '200,218,242' : '35,60,100') + ',' + (0.05 + 0.75 * Math.max(0, 1 + Math.log10(share) / 5) ** 2).toFixed(3) + ')';
+  function cells(drawn, chart) {
+    const h = chart.histogram, log = chart.y.log, at = (x, y) => drawn.convertToPixel({ gridIndex: 0 }, [x, y]);
+    if (!h || log && !(h.edges[0] > 0)) return;
+    const series = sizeOf => ({ series: [{ id: 'histogram', name: 'histogram', type: 'scatter', symbol: 'rect', silent: true, z: 1, clip: true, tooltip: { show: false }, symbolSize: v => [v[2], v[3]],
+      data: h.columns.flatMap(c => {
+        const all = c.counts.reduce((sum, [, count]) => sum + count, 0);
+        return c.counts.map(([range, count]) => {
+          const low = h.edges[range], high = h.edges[range + 1], size = sizeOf(c, low, high);
+          return { value: [(c.from + c.to) / 2, log ? Math.sqrt(low * high) : (low + high) / 2, ...size], itemStyle: { color: cellColor(count / all) } };
+        });
+      }) }] });
+    // The cells move the ends of the axes, which give the cells their sizes.
+    drawn.setOption(series(() => [1, 1]));
+    drawn.setOption(series((c, low, high) => { const a = at(c.from, low), b = at(c.to, high); return [Math.abs(b[0] - a[0]) + 0.4, Math.max(1, Math.abs(b[1] - a[1]))]; }));
   }
   function legend(chart, part, paint) {
     if (part.series.length < 2) return '';
+    const shares = part.histogram ? '<li><i class="key cells"></i>share of the ' + esc(part.histogram.of) + ' in a stretch of time: 0.001 % faint, 100 % strong</li>' : '';
     const item = (s, i) => {
       const kind = s.role === 'published' ? 'published' : s.role === 'formula' || s.dashed ? 'dashed' : chart.kind === 'line' ? 'line' : 'bar';
       const name = part.part && s.name.startsWith(part.part + ', ') ? s.name.slice(part.part.length + 2) : s.name;
@@ -155,7 +173,7 @@
       return '<li><button type="button" aria-pressed="' + pressed + '" data-series="' + esc(s.name) + '"><i class="key ' + kind + '" style="color:' + paint[i] + '"></i>' + esc(name) + '</button></li>';
     };
     const seen = new Set();
-    return '<ul class="legend">' + part.series.map((s, i) => seen.has(s.name) ? '' : (seen.add(s.name), item(s, i))).join('') + '</ul>';
+    return '<ul class="legend">' + part.series.map((s, i) => seen.has(s.name) ? '' : (seen.add(s.name), item(s, i))).join('') + shares + '</ul>';
   }
 
   // The places of a chart that arrow keys lead to: numbers in order, or names as they are drawn.
@@ -244,12 +262,14 @@
       const drawn = echarts.init(area, null, { renderer: 'canvas', devicePixelRatio: Math.max(2, devicePixelRatio) });
       charts.push({ node, drawn, area });
       drawn.setOption(option(part, chart, area.clientWidth || 600), true);
+      cells(drawn, part);
       keys(area, drawn, part, spoken);
       for (const b of box.querySelectorAll('.legend button')) b.addEventListener('click', () => {
         const hidden = hiddenOf(chart.key), name = b.dataset.series, off = !hidden.has(name);
         if (off) hidden.add(name); else hidden.delete(name);
         b.setAttribute('aria-pressed', String(!off));
         drawn.dispatchAction({ type: off ? 'legendUnSelect' : 'legendSelect', name });
+        cells(drawn, part);
       });
     }
   }
@@ -288,6 +308,7 @@
   for (const b of document.querySelectorAll('.csv')) b.addEventListener('click', () => {
     const chart = chartOf(b), rows = [['series', 'role', named(chart.x), named(chart.y), 'low', 'high']];
     for (const s of chart.series) for (const p of s.points) rows.push([s.name, s.role, p.x, p.y, p.low, p.high]);
+    if (chart.histogram) for (const c of chart.histogram.columns) for (const [range, count] of c.counts) rows.push(['number of ' + chart.histogram.of, 'simulated', c.to, count, chart.histogram.edges[range], chart.histogram.edges[range + 1]]);
     save(b.dataset.experiment + '-' + chart.id + '.csv', 'text/csv', rows.map(r => r.map(quote).join(',')).join('\n') + '\n');
   });
   const links = [...document.querySelectorAll('nav a')];

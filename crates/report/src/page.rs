@@ -1,6 +1,6 @@
 //! HTML page: one file with everything in it.
 
-use crate::html::{chart_table, escape, escape_script, linked, number, table};
+use crate::html::{chart_table, escape, escape_script, histogram_table, linked, number, table};
 use crate::{Basis, Bound, Chart, Check, Experiment, Results, Table, to_json};
 
 const STYLE: &str = include_str!("page.css");
@@ -154,6 +154,17 @@ fn responses(times: &Table) -> String {
     )
 }
 
+/// The counts behind the lines of a chart, below it.
+fn histogram(chart: &Chart) -> String {
+    chart.histogram.as_ref().map_or_else(String::new, |histogram| {
+        format!(
+            "<details class=\"histogram\"><summary>Histogram of {}</summary>{}</details>",
+            escape(&histogram.of),
+            histogram_table(chart, histogram),
+        )
+    })
+}
+
 fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
     let id = format!("{}-{}", escape(&experiment.id), escape(&chart.id));
     format!(
@@ -165,12 +176,13 @@ fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
          {scale}</button>\
          <button type=\"button\" class=\"csv\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
          Save as CSV</button></p>\
-         {responses}<details><summary>Data</summary>{rows}</details></figure>",
+         {responses}{histogram}<details><summary>Data</summary>{rows}</details></figure>",
         title = escape(&chart.title),
         caption = escape(&chart.caption),
         exp = escape(&experiment.id),
         provenance = provenance(chart.seed, &chart.config_hash),
         responses = chart.responses.as_ref().map_or_else(String::new, responses),
+        histogram = histogram(chart),
         scale = if chart.y.log { "Linear axis" } else { "Logarithmic axis" },
         rows = chart_table(chart),
     )

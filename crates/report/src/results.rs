@@ -327,6 +327,29 @@ pub struct Mark {
     pub label: String,
 }
 
+/// How many values lie in which range of the values' axis, stretch by stretch: drawn behind the
+/// lines of a chart.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// What is counted: `writes`.
+    pub of: String,
+    /// Edges of the ranges, rising: a range lies between two edges.
+    pub edges: Vec<f64>,
+    /// In order of x.
+    pub columns: Vec<HistogramColumn>,
+}
+
+/// One stretch of the x axis.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistogramColumn {
+    /// Start.
+    pub from: f64,
+    /// End.
+    pub to: f64,
+    /// Ranges that hold something, by number from 0, each with its count.
+    pub counts: Vec<(u32, u64)>,
+}
+
 /// One chart; its table is made from the same series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
@@ -351,6 +374,9 @@ pub struct Chart {
     /// Levels of y.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
+    /// What the lines of [`ChartKind::Line`] sum up, drawn behind them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<Histogram>,
     /// How long the requests behind its values took, for charts of rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub responses: Option<Table>,

@@ -114,6 +114,27 @@ fn recommendation_stands_before_the_experiments() {
 }
 
 #[test]
+fn histogram_is_a_table_and_lines_of_csv() {
+    let mut results = sample();
+    let counts = vec![(0, 7), (2, 12_345)];
+    results.experiments[0].charts[0].histogram = Some(Histogram {
+        of: "writes".into(),
+        edges: vec![0.1, 0.2, 0.4, 0.8],
+        columns: vec![HistogramColumn { from: 2.0, to: 3.0, counts }],
+    });
+    let page = render(&results);
+    let row = "<th scope=\"row\">2 to 3</th><td class=\"n\">7</td><td class=\"n\">0</td>\
+               <td class=\"n\">12\u{202f}345</td>";
+    assert!(page.contains("Histogram of writes") && page.contains(row));
+    assert!(page.contains("below 0.8 <small>1/s</small>"));
+    let csv = to_csv(&results);
+    let lines: Vec<&str> = csv.lines().filter(|line| line.contains(",count,")).collect();
+    let wanted = ["degradation,count,fall,3,0.2,1/s,7", "degradation,count,fall,3,0.8,1/s,12345"];
+    assert_eq!(lines, wanted);
+    assert_eq!(from_json(&to_json(&results)).expect("reads back"), results);
+}
+
+#[test]
 fn every_chart_has_table_and_seed() {
     let page = render(&sample());
     assert!(page.contains("seed 42") && page.contains("configuration abcd"));

@@ -2,7 +2,8 @@
 
 use crate::html::number;
 use crate::{
-    Bound, Cell, Chart, Check, Column, Experiment, Results, Table, Value, X, round_significant,
+    Bound, Cell, Chart, Check, Column, Experiment, Histogram, Results, Table, Value, X,
+    round_significant,
 };
 
 /// Results as Markdown: findings, checks, tables, and the data of charts.
@@ -117,7 +118,8 @@ fn chart(c: &Chart) -> String {
 
 /// Every value of the results, a line each: experiment, chart or table or check, series or row,
 /// place or column, unit, value. An unknown value is empty. The ends of an interval are lines of
-/// their own, of the kinds low and high. Numbers have the digits of the JSON.
+/// their own, of the kinds low and high. A count of a histogram has the end of its stretch as row
+/// and the upper edge of its range as column. Numbers have the digits of the JSON.
 #[must_use]
 pub fn to_csv(results: &Results) -> String {
     let mut out = String::from("experiment,kind,id,row,column,unit,value\n");
@@ -154,9 +156,22 @@ pub fn to_csv(results: &Results) -> String {
                     }
                 }
             }
+            for (column, range, count) in c.histogram.iter().flat_map(counts) {
+                line("count", &c.id, [&column, &range, &c.y.unit, &count]);
+            }
         }
     }
     out
+}
+
+/// The end of each stretch, the upper edge of each range that holds something in it, and the count.
+fn counts(histogram: &Histogram) -> impl Iterator<Item = (String, String, String)> {
+    histogram.columns.iter().flat_map(|column| {
+        column.counts.iter().filter_map(|(range, count)| {
+            let edge = histogram.edges.get(*range as usize + 1)?;
+            Some((figure(column.to), figure(*edge), count.to_string()))
+        })
+    })
 }
 
 /// A number as the JSON has it.

@@ -156,6 +156,7 @@ impl Replay<'_> {
             let mut sample = sampler.window.close(minute, &sampler.before, &last);
             sample.responses = sampler.times.responses();
             sampler.samples.push(sample);
+            sampler.histograms.push(sampler.times.counts());
         }
         sampler.all_times.take(&mut sampler.times);
         let mut whole = sampler.whole.close(minute, &sampler.first, &last);
@@ -164,6 +165,7 @@ impl Replay<'_> {
         let host = sampler.responses_ns as f64 / all.now.0.max(1) as f64;
         LoadRun {
             samples: std::mem::take(&mut sampler.samples),
+            histograms: std::mem::take(&mut sampler.histograms),
             ended: self.ended,
             little: (all.mean_outstanding(), host),
             outstanding: None,

@@ -1,10 +1,12 @@
 //! Shared parts of the experiments: sentences, series, checks that every run must pass.
 
 use crate::bench::Sample;
-use crate::responses::{Percentiles, Responses, SHARE_NAMES};
+use crate::responses::{Percentiles, Responses, SHARE_NAMES, range_edge_ms};
 use crate::task::Outcome;
+use crate::timeline::TimelineOutcome;
 use forebay_report::{
-    Basis, Cell as TableCell, Check, Column, Experiment, Finding, Point, Role, Series, Table,
+    Basis, Cell as TableCell, Check, Column, Experiment, Finding, Histogram, HistogramColumn,
+    Point, Role, Series, Table,
 };
 
 /// Part of the method of every experiment.
@@ -90,6 +92,24 @@ fn response_row(name: &str, kind: &str, times: &Percentiles) -> Vec<TableCell> {
     row.extend(times.at_ms.map(TableCell::maybe));
     row.push(TableCell::number(times.max_ms));
     row
+}
+
+/// How long the writes of each sample took, in milliseconds; nothing without writes.
+pub(super) fn write_histogram(outcome: &TimelineOutcome) -> Option<Histogram> {
+    let counts = outcome.phases.iter().flat_map(|phase| &phase.histograms);
+    let ranges = || counts.clone().flat_map(|counts| counts.writes.iter().map(|(range, _)| *range));
+    let (lowest, highest) = (ranges().min()?, ranges().max()?);
+    let mut columns = Vec::new();
+    for phase in &outcome.phases {
+        let mut from = phase.from_minute;
+        for (sample, counts) in phase.samples.iter().zip(&phase.histograms) {
+            let counts = counts.writes.iter().map(|(range, count)| (range - lowest, *count));
+            columns.push(HistogramColumn { from, to: sample.minute, counts: counts.collect() });
+            from = sample.minute;
+        }
+    }
+    let edges = (lowest..=highest + 1).map(range_edge_ms).collect();
+    Some(Histogram { of: "writes".into(), edges, columns })
 }
 
 /// A line of a chart of response times, and what it shows of a stretch.

@@ -2,6 +2,7 @@
 
 use super::common::{
     OF_TAIL, ResponseLine, figure, over_time, percent, printed, response_table, say,
+    write_histogram,
 };
 use super::procedures::{self, A_MINUTES, MIXES, Shape};
 use super::{Context, Plan};
@@ -284,14 +285,15 @@ fn response_times(id: &str, name: &str, runs: &[&TimelineOutcome], e: &mut Exper
     e.charts.push(Chart {
         id: format!("responses-{id}"),
         title: format!("{name}: response times, {}, {}", MIXES[m].1, ALIGNS[a].1),
-        caption: "Of the writes of each minute. A percentile is drawn where at least one write \
-                  lies beyond it. Logarithmic."
+        caption: "Of the writes of each minute: the histogram, and lines for its percentiles. A \
+                  percentile is drawn where at least one write lies beyond it. Logarithmic."
             .into(),
         kind: ChartKind::Line,
         x: Axis::linear("Time", "min"),
         y: Axis::log("Response", "ms"),
         series,
         bands: idle_band(),
+        histogram: write_histogram(run),
         responses: response_table(OF_TAIL, [(name, run.tail())]),
         ..Chart::default()
     });

@@ -40,3 +40,20 @@ fn reads_and_writes_stay_apart_when_windows_are_taken_together() {
     assert_eq!((got.reads.requests, got.writes.requests), (1, 2));
     assert_eq!((got.reads.max_ms, got.writes.max_ms), (5.0, 3.0));
 }
+
+#[test]
+fn counts_have_every_request_in_the_range_of_its_time() {
+    let mut noted = BothTimes::default();
+    // Ranges are 100 ns to 126 ns, and so on: ten a tenfold.
+    for (ns, times) in [(50, 1), (110, 2), (1_010, 3), (1_200, 4), (1_300, 5), (2_000_000, 6)] {
+        (0..times).for_each(|_| noted.note(false, ns));
+    }
+    noted.note(true, 10 * MOST_NS);
+    let counts = noted.counts();
+    assert_eq!(counts.writes, [(0, 3), (10, 7), (11, 5), (43, 6)]);
+    assert_eq!(counts.reads, [(RANGES - 1, 1)]);
+    for (range, _) in &counts.writes[1..] {
+        let (low, high) = (range_edge_ms(*range), range_edge_ms(range + 1));
+        assert!((high / low - 10f64.powf(0.1)).abs() < 1e-2, "{low} to {high}");
+    }
+}

@@ -1,5 +1,6 @@
 use super::*;
 use crate::catalogue;
+use crate::responses::range_edge_ms;
 
 fn timeline(phases: Vec<Phase>) -> Timeline {
     let device = catalogue::find("ocz-vertex-2-ex-50gb").expect("built in").device;
@@ -31,6 +32,32 @@ fn samples_tile_the_time_and_obey_littles_law() {
         assert!((outstanding / 32.0 - 1.0).abs() < 0.01, "{outstanding}");
     }
     assert!(out.utilization > 0.0 && out.utilization <= 1.0);
+}
+
+#[test]
+fn histogram_of_each_sample_has_its_requests_and_median() {
+    let pattern = Load { read_share: 0.3, ..random() };
+    let out = timeline(vec![Phase::Load { minutes: 4.0, pattern }]).run().expect("runs");
+    let phase = &out.phases[0];
+    assert_eq!(phase.histograms.len(), phase.samples.len());
+    for (sample, counts) in phase.samples.iter().zip(&phase.histograms) {
+        let responses = sample.responses;
+        for (counts, times) in
+            [(&counts.reads, responses.reads), (&counts.writes, responses.writes)]
+        {
+            let all: u64 = counts.iter().map(|(_, count)| count).sum();
+            assert_eq!(all, times.requests);
+            let mut below = 0;
+            let median = counts.iter().find(|(_, count)| {
+                below += count;
+                below * 2 >= all
+            });
+            let (range, _) = median.expect("requests");
+            let at_ms = times.at_ms[0].expect("a median");
+            let (low, high) = (range_edge_ms(*range), range_edge_ms(range + 1));
+            assert!((low * 0.99..=high * 1.01).contains(&at_ms), "{low} {at_ms} {high}");
+        }
+    }
 }
 
 #[test]
