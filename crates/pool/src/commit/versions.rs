@@ -81,7 +81,7 @@ impl Pool {
         for mut snapshot in end.taken {
             snapshot.commit = commit.0;
             let volume = snapshot.volume;
-            snapshot.referenced_blocks = self.store.map.borrow().visible_blocks(volume);
+            snapshot.referenced_blocks = self.count_visible(volume).await;
             self.store.map.borrow_mut().add_snapshot(volume, snapshot.id);
             self.snapshots.insert(snapshot);
         }
@@ -95,6 +95,24 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Blocks of a volume that are no holes. Those of a clone are counted a leaf at a time.
+    async fn count_visible(&self, volume: VolumeId) -> u64 {
+        const LEAF: u64 = LEAF_BLOCKS as u64;
+        if !self.store.map.borrow().is_clone(volume) {
+            return self.store.map.borrow().visible_blocks(volume);
+        }
+        let mut slices = rt::Slices::new();
+        let (mut visible, mut at) = (0, Lba(0));
+        loop {
+            let leaf = self.store.map.borrow().next_entry(volume, at);
+            let Some(leaf) = leaf else { return visible };
+            visible += self.store.map.borrow().visible_within(volume, leaf, LEAF);
+            rt::model_work(work::LEAF);
+            slices.step().await;
+            at = Lba(leaf.0 + LEAF);
+        }
     }
 
     /// Space is accounted by the map again: the root is written.

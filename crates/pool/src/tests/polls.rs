@@ -10,7 +10,7 @@ use forebay_units::{Layout, Nanos};
 use super::rack::memory;
 use super::{spec, stamp, volume};
 use crate::Pool;
-use crate::spec::VolumeSpec;
+use crate::spec::{CloneSpec, VolumeSpec};
 
 /// The longest poll that is allowed.
 const BUDGET: Nanos = Nanos::from_millis(1);
@@ -95,6 +95,30 @@ fn volume_of_scattered_blocks_is_destroyed_in_short_polls() {
         pool.sync().await.unwrap();
         check("a volume shrunk");
         assert_eq!(pool.summary().alloc_bytes, MIB);
+    });
+}
+
+#[test]
+fn snapshot_of_a_clone_is_taken_in_short_polls() {
+    Runtime::simulated(5).block_on(async {
+        let pool = pool_with(&[]).await;
+        let spec = VolumeSpec { sparse: true, ..volume(4096 << 21) };
+        pool.create_volume(&spec).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        // A leaf of the map for each block.
+        for leaf in 0..4096 {
+            v.write(leaf << 21, stamp(4096, leaf), false).await.unwrap();
+        }
+        pool.take_snapshots(&["v@a".to_owned()]).await.unwrap();
+        let clone = CloneSpec { name: "c".into(), properties: BTreeMap::new() };
+        pool.clone_snapshot("v@a", &clone).await.unwrap();
+        check("a clone");
+        pool.take_snapshots(&["c@b".to_owned()]).await.unwrap();
+        check("a snapshot of a clone");
+        let taken = pool.list_snapshots().await.remove(0);
+        assert_eq!((&taken.name[..], taken.referenced_bytes), ("tank/c@b", 4096 << 12));
+        drop(v);
+        pool.export().await.unwrap();
     });
 }
 
