@@ -27,6 +27,15 @@ const MAX_LEVEL: i32 = 19;
 const SLOW_LEVEL: i32 = 3;
 
 impl Compression {
+    /// The usual way to get units of this codec.
+    #[must_use]
+    pub fn like(codec: Codec) -> Self {
+        match codec {
+            Codec::Lz4 => Self::Lz4,
+            Codec::Zstd => Self::Zstd(USUAL_LEVEL),
+        }
+    }
+
     /// From the property's value.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
@@ -173,6 +182,7 @@ mod tests {
                 let data = text(blocks);
                 let (codec, bytes) = compress(how, &data).unwrap();
                 assert!(bytes.len() <= most_bytes(data.len()), "{how:?}");
+                assert_eq!(compress(Compression::like(codec), &data).unwrap().0, codec);
                 assert_eq!(decompress(codec, &bytes, blocks), Ok(data));
                 assert_eq!(decompress(codec, &bytes, blocks + 1), Err(NotAUnit));
                 assert_eq!(compress(how, &noise(blocks * BLOCK_LEN)), None, "{how:?}");

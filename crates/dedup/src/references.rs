@@ -42,6 +42,17 @@ impl References {
         self.total
     }
 
+    /// The blocks from `first` on that have references, in order, with how many.
+    pub fn used_from(&self, first: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let pages = self.pages.range(first / PAGE_BLOCKS..);
+        let used = pages.flat_map(|(number, page)| {
+            let blocks = number * PAGE_BLOCKS..(number + 1) * PAGE_BLOCKS;
+            blocks.zip(page.counts.iter()).filter(|(_, count)| **count > 0)
+        });
+        used.skip_while(move |(block, _)| *block < first)
+            .map(|(block, _)| (block, self.count(block)))
+    }
+
     /// Adds a reference to each of `blocks` blocks from `first` on.
     pub fn add(&mut self, first: u64, blocks: u64) {
         for block in first..first + blocks {

@@ -35,7 +35,7 @@ const REFS_OF_A_BLOCK: u64 = 64;
 /// begins in its block, and goes on in 1, 2 or 3 further ones.
 const WHOLE_SLOTS: u8 = 13;
 /// Most further blocks that a unit goes on in.
-const MAX_FURTHER: u64 = 3;
+const MAX_FURTHER: u64 = PackedRef::MAX_FURTHER;
 
 const WHAT: &str = "packed block";
 /// First byte of a packed block.
@@ -44,6 +44,8 @@ const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 4;
 /// Bytes of a unit in the table.
 const ENTRY_BYTES: usize = 12;
+/// Bytes of a packed block for units and their entries in the table.
+pub const PACKED_ROOM_BYTES: usize = BLOCK_LEN - HEAD_BYTES;
 
 /// How a unit is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,9 @@ pub struct PackedRef {
 }
 
 impl PackedRef {
+    /// Packed blocks that a unit may go on in, after the one that it begins in.
+    pub const MAX_FURTHER: u64 = 3;
+
     /// The reference as an address. Panics from [`MAX_PACKED_BLOCKS`] on.
     #[must_use]
     pub fn addr(self) -> BlockAddr {
@@ -145,9 +150,32 @@ pub struct UnitEntry {
     start: usize,
 }
 
+impl UnitEntry {
+    /// The reference to one of its blocks, where the unit begins in packed block `block`.
+    #[must_use]
+    pub fn reference(&self, block: Lba, index: u8) -> PackedRef {
+        PackedRef { block, slot: self.slot, index }
+    }
+
+    /// The room that it takes in packed blocks.
+    #[must_use]
+    pub fn room_bytes(&self) -> usize {
+        room_of(self.len_bytes)
+    }
+}
+
+/// The room that a unit of `len_bytes` takes in packed blocks. Its slot is a part of a block too,
+/// however short the unit is.
+#[must_use]
+pub fn room_of(len_bytes: usize) -> usize {
+    (ENTRY_BYTES + len_bytes).max(PACKED_ROOM_BYTES / usize::from(WHOLE_SLOTS))
+}
+
 /// The table of a packed block.
-struct Table {
-    units: Vec<UnitEntry>,
+#[derive(Clone, Debug)]
+pub struct PackedTable {
+    /// The units that begin in the block.
+    pub units: Vec<UnitEntry>,
     /// Where the end of the last unit of the blocks before lies.
     continued: std::ops::Range<usize>,
 }
@@ -156,8 +184,9 @@ fn flawed(expected_bytes: usize, found_bytes: usize) -> FormatError {
     FormatError::new(WHAT, FormatFlaw::Length { expected_bytes, found_bytes })
 }
 
-impl Table {
-    fn read(block: &[u8]) -> Result<Self, FormatError> {
+impl PackedTable {
+    /// Reads the table of a packed block.
+    pub fn read(block: &[u8]) -> Result<Self, FormatError> {
         if block.len() != BLOCK_LEN {
             return Err(flawed(BLOCK_LEN, block.len()));
         }
@@ -199,19 +228,40 @@ impl Table {
         }
         Ok(Self { units, continued })
     }
+
+    /// Whether a unit of the blocks before goes on in this one.
+    #[must_use]
+    pub fn is_continued(&self) -> bool {
+        !self.continued.is_empty()
+    }
+
+    /// Blocks of volumes that would lie in the block if units like its own filled it, those of
+    /// units that lie there in part included.
+    #[must_use]
+    pub fn fitting_blocks(&self) -> u64 {
+        let here = |unit: &UnitEntry| room_of(unit.len_bytes.min(BLOCK_LEN - unit.start)) as u64;
+        let (mut room, begun) = (self.continued.len() as u64, self.units.len() as u64);
+        let mut blocks: u64 = self.units.iter().map(|unit| u64::from(unit.blocks)).sum();
+        if self.is_continued() {
+            // How many blocks that unit has is not said here: as many as the others.
+            blocks += blocks.checked_div(begun).unwrap_or(MAX_UNIT_BLOCKS as u64);
+        }
+        room += self.units.iter().map(here).sum::<u64>();
+        (blocks * PACKED_ROOM_BYTES as u64).checked_div(room).unwrap_or(0)
+    }
 }
 
 /// The unit in slot `slot` of the first of `blocks`, which are the packed blocks that it lies in.
 pub fn unit_in(blocks: &[&[u8]], slot: u8) -> Result<(UnitEntry, Vec<u8>), FormatError> {
     let first = blocks.first().copied().unwrap_or_default();
-    let units = Table::read(first)?.units;
+    let units = PackedTable::read(first)?.units;
     let missing = FormatFlaw::UnknownKind { kind: slot.into() };
     let found = units.into_iter().find(|unit| unit.slot == slot);
     let unit = found.ok_or_else(|| FormatError::new(WHAT, missing))?;
     let here = unit.len_bytes.min(BLOCK_LEN - unit.start);
     let mut bytes = first[unit.start..unit.start + here].to_vec();
     for block in &blocks[1..] {
-        let part = Table::read(block)?.continued;
+        let part = PackedTable::read(block)?.continued;
         bytes.extend_from_slice(&block[part]);
     }
     if bytes.len() != unit.len_bytes {

@@ -28,6 +28,38 @@ impl Map {
         freed.finish();
     }
 
+    /// Gives `blocks` blocks from `lba` on, which volume `writer` wrote, the references from `new`
+    /// on instead of those from `old` on. Each goes to the version that still has the old one.
+    /// Calls `visit` for each run: its version, or `None` when no version has it; the first block,
+    /// its new reference, and how many. The caller counts the references.
+    pub fn replace_refs(
+        &mut self,
+        (writer, lba): (VolumeId, Lba),
+        old: BlockAddr,
+        new: BlockAddr,
+        blocks: u32,
+        mut visit: impl FnMut(Option<VolumeId>, Lba, BlockAddr, u32),
+    ) {
+        let owner = |map: &Self, index: u32| {
+            let (lba, old) = (Lba(lba.0 + u64::from(index)), old.plus(index));
+            map.owner(writer, lba, old).map(|(owner, _)| owner)
+        };
+        let mut from = 0;
+        while from < blocks {
+            let now = owner(self, from);
+            let alike = (from + 1..blocks).take_while(|index| owner(self, *index) == now);
+            let count = 1 + alike.count() as u32;
+            let (lba, new) = (Lba(lba.0 + u64::from(from)), new.plus(from));
+            let Self { volumes, scratch, .. } = self;
+            if let Some(map) = now.and_then(|owner| volumes.get_mut(&owner)) {
+                let mut ignored = |_, _| {};
+                map.set_sealed(lba.0, new, count, &mut Freed::new(&mut ignored), scratch);
+            }
+            visit(now, lba, new, count);
+            from += count;
+        }
+    }
+
     /// Where the block of the dedup volume lies that `addr` refers to.
     pub(crate) fn lookup_ref(&self, addr: BlockAddr) -> Option<Located> {
         let bound = dedup_block(addr)?;

@@ -1,7 +1,10 @@
 //! References into packed blocks: snapshots keep them, lookups show them, and the journal has them.
 
+use std::collections::BTreeMap;
+
 use forebay_map::{DEDUP_VOLUME, Delta, ExtentKind, Map, PACKED_VOLUME, PackedRef, dedup_ref};
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
+use proptest::prelude::*;
 
 const V: VolumeId = VolumeId(1);
 const SNAPSHOT: VolumeId = VolumeId(2);
@@ -103,4 +106,142 @@ fn snapshots_keep_references_and_the_journal_has_them() {
     map.clear(V, Lba(0), 100, &mut |addr, blocks| freed.push((addr, blocks))).unwrap();
     assert_eq!(freed.iter().map(|(_, blocks)| blocks).sum::<u32>(), 9);
     assert!(freed.iter().all(|(addr, _)| addr.segment() >= SegmentId(0xc_0000)));
+}
+
+/// Blocks of the volume in the test against a model.
+const BLOCKS: u64 = 40;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// A unit: its first block, and how many.
+    Write(u64, u64),
+    Clear(u64, u64),
+    Snapshot,
+    /// A unit gets other references: which one, its first block that does, and how many.
+    Repack(usize, u64, u64),
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0..BLOCKS - 4, 1..5_u64).prop_map(|(lba, blocks)| Op::Write(lba, blocks)),
+        2 => (0..BLOCKS - 9, 1..10_u64).prop_map(|(lba, blocks)| Op::Clear(lba, blocks)),
+        1 => Just(Op::Snapshot),
+        6 => (any::<usize>(), 0..4_u64, 1..5_u64).prop_map(|(u, at, n)| Op::Repack(u, at, n)),
+    ]
+}
+
+/// A volume with snapshots, and what each of them should have: the reference of each block.
+#[derive(Default)]
+struct World {
+    map: Map,
+    delta: Delta,
+    volume: BTreeMap<u64, BlockAddr>,
+    snapshots: Vec<BTreeMap<u64, BlockAddr>>,
+    /// Units that were written or packed again: first block, first reference, blocks.
+    units: Vec<(u64, BlockAddr, u64)>,
+}
+
+impl World {
+    fn versions(&self) -> Vec<(VolumeId, bool)> {
+        (0..self.snapshots.len() as u32).map(|at| (VolumeId(10 + at), false)).collect()
+    }
+
+    fn step(&mut self, op: Op) {
+        let next = packed(self.units.len() as u64, 0);
+        match op {
+            Op::Write(lba, blocks) => {
+                set(&mut self.map, &mut self.delta, lba, next, blocks as u32);
+                self.volume.extend((0..blocks).map(|at| (lba + at, next.plus(at as u32))));
+                self.units.push((lba, next, blocks));
+            }
+            Op::Clear(lba, blocks) => {
+                let kept = &mut |kept: forebay_map::Kept<'_>| kept.note_in(&mut self.delta);
+                self.map.keep_before_clear(V, Lba(lba), blocks, kept);
+                self.map.clear(V, Lba(lba), blocks, &mut |_, _| {}).unwrap();
+                self.delta.clear(V, Lba(lba), blocks);
+                self.volume.retain(|at, _| !(lba..lba + blocks).contains(at));
+            }
+            Op::Snapshot => {
+                self.snapshots.push(self.volume.clone());
+                self.map.set_versions(V, &self.versions(), None);
+            }
+            Op::Repack(which, first, blocks) => {
+                let Some(unit) = self.units.get(which % self.units.len().max(1)) else { return };
+                let (first, (lba, old, all)) = (first.min(unit.2 - 1), *unit);
+                let blocks = blocks.min(all - first);
+                self.repack(lba + first, old.plus(first as u32), next, blocks);
+                self.units.push((lba + first, next, blocks));
+            }
+        }
+    }
+
+    fn repack(&mut self, lba: u64, old: BlockAddr, new: BlockAddr, blocks: u64) {
+        let mut seen = Vec::new();
+        let delta = &mut self.delta;
+        self.map.replace_refs((V, Lba(lba)), old, new, blocks as u32, |owner, at, addr, count| {
+            seen.extend((0..count).map(|more| (owner.is_some(), at.0 + u64::from(more))));
+            assert_eq!(addr.raw() - new.raw(), at.0 - lba);
+            if let Some(owner) = owner {
+                delta.assign_sealed(owner, at, addr, count);
+            }
+        });
+        // Each block was shown, in order, with whether some version had it.
+        let had = |at: u64| {
+            let old = old.plus((at - lba) as u32);
+            let has = |version: &BTreeMap<u64, BlockAddr>| version.get(&at) == Some(&old);
+            has(&self.volume) || self.snapshots.iter().any(has)
+        };
+        let expected: Vec<(bool, u64)> = (lba..lba + blocks).map(|at| (had(at), at)).collect();
+        assert_eq!(seen, expected);
+        for version in self.snapshots.iter_mut().chain([&mut self.volume]) {
+            for at in lba..lba + blocks {
+                let more = (at - lba) as u32;
+                if version.get(&at) == Some(&old.plus(more)) {
+                    version.insert(at, new.plus(more));
+                }
+            }
+        }
+    }
+
+    fn check(&self, map: &Map) {
+        let mut all = Vec::new();
+        for (index, version) in self.snapshots.iter().enumerate() {
+            all.push((VolumeId(10 + index as u32), version));
+        }
+        all.push((V, &self.volume));
+        for (id, version) in all {
+            let held = |at: u64| version.get(&at).map(|addr| (V, at, *addr));
+            assert_eq!(shown(map, id, 0, BLOCKS), (0..BLOCKS).map(held).collect::<Vec<_>>());
+        }
+        // No reference is in two maps, so each counts once.
+        let mut refs = Vec::new();
+        map.for_each_packed_ref(|addr, blocks| {
+            refs.extend((0..blocks).map(|more| addr.plus(more).raw()));
+        });
+        let count = refs.len();
+        refs.sort_unstable();
+        refs.dedup();
+        assert_eq!(refs.len(), count);
+    }
+}
+
+proptest! {
+    #[test]
+    fn versions_keep_what_they_had_when_units_are_packed_again(
+        ops in proptest::collection::vec(any_op(), 1..80),
+    ) {
+        let mut world = World::default();
+        world.map.create_volume(V).unwrap();
+        for op in ops {
+            world.step(op);
+            world.check(&world.map);
+        }
+        let mut replayed = Map::new();
+        replayed.create_volume(V).unwrap();
+        for payload in world.delta.encode(4096) {
+            replayed.apply(&Delta::decode(&payload).unwrap());
+        }
+        replayed.set_versions(V, &world.versions(), None);
+        world.check(&replayed);
+    }
 }

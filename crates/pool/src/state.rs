@@ -14,6 +14,7 @@ use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, Segm
 use forebay_txg::{Groups, Throttle};
 use forebay_units::{BlockAddr, CommitId, DeviceId, Lba, TxgId, VolumeId};
 
+use crate::commit::Repacked;
 use crate::commit::error::SuspendReason;
 use crate::space::Space;
 
@@ -84,10 +85,35 @@ pub(crate) struct Writers {
     pub packer: Packer,
     /// Packed blocks that are complete and not yet in a segment.
     pub full: Vec<PackedBlock>,
+    /// What was repacked since the last root.
+    pub repacked: Repacked,
     /// Volumes to drop from the map with the next root.
     pub dropped: Vec<VolumeId>,
     /// Volumes to cut, with their new sizes in blocks.
     pub truncated: Vec<(VolumeId, u64)>,
+}
+
+impl Writers {
+    /// The writers of a pool that was just assembled.
+    pub fn new(
+        data: Vec<DataWriter>,
+        journal: JournalWriter,
+        journal_start: Option<JournalPosition>,
+        packer: Packer,
+    ) -> Self {
+        Self {
+            data,
+            journal,
+            journal_start,
+            checkpoint: None,
+            relocations: Vec::new(),
+            packer,
+            full: Vec::new(),
+            repacked: Repacked::default(),
+            dropped: Vec::new(),
+            truncated: Vec::new(),
+        }
+    }
 }
 
 /// What was last written to labels, and the devices that took it.

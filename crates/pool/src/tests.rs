@@ -29,6 +29,7 @@ mod openings;
 mod polls;
 mod promotions;
 pub(crate) mod rack;
+mod repacking;
 mod reservations;
 mod resilvers;
 mod resumes;

@@ -172,12 +172,16 @@ fn compression_lines(stats: &CompressionStats, exact: bool) -> String {
     let ratio = if stored == 0 { 1.0 } else { all as f64 / stored as f64 };
     format!(
         "compression          {} in {} ({ratio:.2}x), {} saved; {} blocks smaller since import, {} \
-         not\n  in memory          {}\n",
+         not\n  \
+         in gaps            {}; {} packed blocks repacked since import\n  \
+         in memory          {}\n",
         bytes(all, exact),
         bytes(stored, exact),
         bytes(all.saturating_sub(stored), exact),
         count(stats.packed_blocks, exact),
         count(stats.plain_blocks, exact),
+        bytes(stats.gap_bytes, exact),
+        count(stats.repacked_blocks, exact),
         bytes(stats.memory_bytes, exact),
     )
 }

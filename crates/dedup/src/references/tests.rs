@@ -35,6 +35,11 @@ proptest! {
             prop_assert_eq!(counts.count(block), model.get(&block).copied().unwrap_or(0));
         }
         prop_assert_eq!(counts.total(), model.values().sum::<u64>());
+        for first in [0, PAGE_BLOCKS - 1, PAGE_BLOCKS + 70, 5 * PAGE_BLOCKS] {
+            let used: Vec<(u64, u64)> = counts.used_from(first).collect();
+            let expected = model.range(first..).map(|(block, count)| (*block, *count));
+            prop_assert_eq!(used, expected.collect::<Vec<_>>());
+        }
     }
 }
 

@@ -31,7 +31,7 @@ fn check(lens: &[usize], is_free: impl Fn(u64) -> bool + Copy) -> usize {
         let (entry, bytes) = unit_in(&span, at.slot).unwrap();
         assert_eq!((entry.volume, entry.lba, entry.blocks), (unit.volume, unit.lba, unit.blocks));
         assert_eq!((entry.codec, &bytes), (unit.codec, &unit.bytes));
-        assert!(Table::read(span[0]).unwrap().units.contains(&entry));
+        assert!(PackedTable::read(span[0]).unwrap().units.contains(&entry));
         assert_eq!(unit_in(&span, 16).ok(), None, "there is no such slot");
     }
     full.len()
@@ -48,6 +48,30 @@ fn units_fill_blocks_without_gaps() {
     assert_eq!(check(&[4081], |_| true), 2);
     // Thirteen units begin in a block at most, and one that goes on.
     assert_eq!(check(&[10; 30], |_| true), 3);
+}
+
+#[test]
+fn tables_say_how_many_blocks_would_fit() {
+    let fitting = |lens: &[usize], blocks: u8| -> Vec<u64> {
+        let (mut packer, mut full) = (Packer::new(0), Vec::new());
+        for (at, len) in lens.iter().enumerate() {
+            packer.push(&unit(at as u64, blocks, *len), |_| true, &mut full).unwrap();
+        }
+        full.extend(packer.flush());
+        full.iter().map(|block| PackedTable::read(&block.bytes).unwrap().fitting_blocks()).collect()
+    };
+    // Three fit, also where there is one only.
+    assert_eq!(fitting(&[1300; 3], 1), [3]);
+    assert_eq!(fitting(&[1300], 1), [3]);
+    // A unit that lies in two blocks counts in both.
+    assert_eq!(fitting(&[1500; 4], 4), [12, 16]);
+    // There are thirteen slots, however short the units are.
+    assert_eq!(fitting(&[10; 13], 4), [52]);
+    assert_eq!(fitting(&[10; 2], 4), [52]);
+    // Nothing but the middle and the end of a unit.
+    let ends = fitting(&[MAX_UNIT_BYTES], 4);
+    assert_eq!(ends[..3], [4, 4, 4]);
+    assert!(ends[3] > 4, "{ends:?}");
 }
 
 #[test]

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_device::IoBuf;
 use forebay_format::map_record::Delta;
+use forebay_map::PACKED_VOLUME;
 use forebay_rt as rt;
 use forebay_segment::{Choice, Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
 use forebay_txg::DirtySet;
@@ -15,6 +17,7 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId}
 
 use super::checkpoint::checkpoint_budget;
 use super::error::CommitError;
+use super::repacking::{Near, RepackTo};
 use crate::Pool;
 use crate::layout::journal_copies;
 use crate::state::{Relocation, Writers};
@@ -45,9 +48,44 @@ struct Live {
     sum: Option<u64>,
 }
 
+/// Blocks of data that were written since the import.
+fn written_blocks(writers: &Writers) -> u64 {
+    writers.data.iter().map(|writer| writer.counts().data).sum()
+}
+
+/// Consecutive blocks of a victim, with a part of its live ones.
+struct Chunk {
+    first: u32,
+    /// `None` if they cannot be read at once.
+    bytes: Option<IoBuf>,
+}
+
+impl Chunk {
+    async fn read(pool: &Pool, segment: SegmentId, live: &[Live]) -> Self {
+        let (first, last) = (live[0].block, live[live.len() - 1].block);
+        let addr = BlockAddr::new(segment, first);
+        Self { first, bytes: pool.store.array.read(addr, last - first + 1).await.ok() }
+    }
+
+    fn block(&self, entry: &Live) -> Option<&[u8]> {
+        let start = (entry.block - self.first) as usize * BLOCK_LEN;
+        self.bytes.as_ref().map(|bytes| &bytes[start..start + BLOCK_LEN])
+    }
+
+    /// The packed blocks that are right.
+    fn packed_blocks(&self, pool: &Pool, live: &[Live]) -> Near<'_> {
+        let packed = live.iter().filter(|entry| entry.volume == PACKED_VOLUME);
+        let right = packed.filter_map(|entry| {
+            let block = self.block(entry).filter(|block| pool.is_right(entry, block))?;
+            Some((entry.lba.0, block))
+        });
+        right.collect()
+    }
+}
+
 impl Pool {
     /// Blocks of data in a segment.
-    fn per_segment(&self) -> u64 {
+    pub(super) fn per_segment(&self) -> u64 {
         u64::from(self.store.table.data_blocks(SegmentId(0))).max(1)
     }
 
@@ -138,7 +176,7 @@ impl Pool {
             let commit = self.sync.commit.get().next();
             self.finish_data(writers, commit).await?;
             let mut delta = Delta::new();
-            self.apply_moves(writers, &mut delta)?;
+            self.apply_moves(writers, &mut delta).await?;
             self.journal(writers, &delta, commit).await?;
             let txg = self.sync.committed.get();
             self.write_root(writers, txg, false).await?;
@@ -225,13 +263,15 @@ impl Pool {
             let Some(victim) = victims.first() else { break };
             let Some(stream) = self.stream_for(writers, &victim, keep) else { break };
             victims.next();
-            let blocks = self.store.table.capacity(victim.segment);
-            gained += 1.0 - f64::from(victim.live) / f64::from(blocks);
+            let blocks = f64::from(self.store.table.capacity(victim.segment));
             any = true;
             self.store.table.set_cleaning(victim.segment, true);
             let info = self.store.table.get(victim.segment);
             self.store.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
+            let before = written_blocks(writers);
             self.empty(writers, &victim, Some(stream), keep).await?;
+            // Less than what is live where packed blocks had gaps.
+            gained += 1.0 - (written_blocks(writers) - before) as f64 / blocks;
         }
         // Padding would be dead from the start; blocks moved now need not be moved next time.
         while any && writers.data.iter().any(|writer| writer.blocks_to_row_end() > 0) {
@@ -257,13 +297,14 @@ impl Pool {
     }
 
     /// A stream whose last row is not full; streams of host writes come first.
-    fn with_open_row(writers: &Writers, user_only: bool) -> Option<u8> {
+    pub(super) fn with_open_row(writers: &Writers, user_only: bool) -> Option<u8> {
         let open = |stream: &u8| writers.data[usize::from(*stream)].blocks_to_row_end() > 0;
         (0..STREAMS).filter(|stream| !user_only || Classes::is_user(*stream)).find(open)
     }
 
     /// Moves the live blocks of `victim` to `stream`, filling the last rows of the host's streams
-    /// first. Without a stream, moves only as many as fill the rows of all streams.
+    /// first; repacks packed blocks with gaps. Without a stream, moves only as many as fill the
+    /// rows of all streams.
     async fn empty(
         self: &Rc<Self>,
         writers: &mut Writers,
@@ -278,41 +319,35 @@ impl Pool {
             let fill: u32 = writers.data.iter().map(|writer| writer.blocks_to_row_end()).sum();
             live.truncate(fill as usize);
         }
+        let repack_to = stream.map(|stream| {
+            let (fills_rows, clock) = (true, info.clock);
+            RepackTo { stream, fills_rows, clock, commit, keep }
+        });
         let mut slices = rt::Slices::new();
         let mut at = 0;
         while at < live.len() {
             let first = live[at].block;
             let upto = live.partition_point(|l| l.block < first + CHUNK_BLOCKS);
-            let span = live[upto - 1].block - first + 1;
-            let addr = BlockAddr::new(victim.segment, first);
-            let chunk = self.store.array.read(addr, span).await.ok();
+            let chunk = Chunk::read(self, victim.segment, &live[at..upto]).await;
+            let near = chunk.packed_blocks(self, &live[at..upto]);
             for entry in &live[at..upto] {
                 let old = BlockAddr::new(victim.segment, entry.block);
-                let start = (entry.block - first) as usize * BLOCK_LEN;
-                let held = chunk.as_ref().map(|c| &c[start..start + BLOCK_LEN]);
                 let repaired;
-                let block = match held {
-                    Some(block) if self.is_right(entry, block) => block,
-                    _ => {
-                        let wanted = Wanted {
-                            addr: old,
-                            volume: entry.volume,
-                            lba: entry.lba,
-                            blocks: 1,
-                            sums: vec![entry.sum],
-                        };
-                        match self.store.reader.read(&wanted).await {
-                            Ok(buf) => repaired = buf,
-                            Err(_) => {
-                                // The block and its segment stay where they are: moving the block
-                                // would turn a detected loss into data that looks right.
-                                self.note_lost_at(entry.volume, entry.lba, old);
-                                continue;
-                            }
+                let block = match chunk.block(entry).filter(|block| self.is_right(entry, block)) {
+                    Some(block) => block,
+                    None => match self.repaired(entry, old).await {
+                        Some(buf) => {
+                            repaired = buf;
+                            &repaired
                         }
-                        &repaired
-                    }
+                        None => continue,
+                    },
                 };
+                if let (PACKED_VOLUME, Some(to)) = (entry.volume, &repack_to) {
+                    if self.repack(writers, entry.lba.0, &near, to).await? {
+                        continue;
+                    }
+                }
                 let row = Self::with_open_row(writers, stream.is_some());
                 let Some(to) = row.or(stream) else { return Ok(()) };
                 let writer = &mut writers.data[usize::from(to)];
@@ -327,7 +362,23 @@ impl Pool {
             }
             at = upto;
         }
-        Ok(())
+        match &repack_to {
+            Some(to) => self.finish_repacked(writers, to).await,
+            None => Ok(()),
+        }
+    }
+
+    /// A live block that is not what it should be where it is, from redundancy. `None` if that
+    /// fails: the block and its segment stay where they are, because moving the block would turn a
+    /// detected loss into data that looks right.
+    async fn repaired(&self, entry: &Live, addr: BlockAddr) -> Option<IoBuf> {
+        let Live { volume, lba, sum, .. } = *entry;
+        let wanted = Wanted { addr, volume, lba, blocks: 1, sums: vec![sum] };
+        let read = self.store.reader.read(&wanted).await.ok();
+        if read.is_none() {
+            self.note_lost_at(volume, lba, addr);
+        }
+        read
     }
 
     fn is_right(&self, entry: &Live, block: &[u8]) -> bool {
@@ -375,10 +426,15 @@ impl Pool {
         live
     }
 
-    /// Applies only moved blocks to the map.
-    fn apply_moves(&self, writers: &mut Writers, delta: &mut Delta) -> Result<(), CommitError> {
+    /// Applies to the map only what the cleaner did.
+    async fn apply_moves(
+        &self,
+        writers: &mut Writers,
+        delta: &mut Delta,
+    ) -> Result<(), CommitError> {
+        self.apply_repacked(writers, delta).await?;
         writers.relocations.drain(..).for_each(|moved| self.apply_move(&moved, delta));
-        Ok(())
+        self.free_unused_packed(delta).await
     }
 
     /// Applies a moved block to the map, if some version of its volume still has it.

@@ -267,6 +267,7 @@ impl Pool {
     ) -> Result<(), CommitError> {
         let SyncingGroup { commit, blocks, keep, mut places, overwritten, .. } = group;
         let mut delta = Delta::new();
+        self.repack_along(writers, blocks, (commit, keep)).await?;
         let to = Target { commit, keep, caches_writes: false };
         self.finish_packed(writers, &to, &mut places).await?;
         self.clean_along(writers, blocks, overwritten, keep).await?;
@@ -447,6 +448,7 @@ impl Pool {
             slices.step().await;
         }
         self.apply_places(delta, places, &mut slices).await?;
+        self.apply_repacked(writers, delta).await?;
         for moved in writers.relocations.drain(..) {
             self.apply_move(&moved, delta);
             slices.step().await;

@@ -13,12 +13,14 @@ mod group;
 mod group_changes;
 mod pace;
 mod packing;
+mod repacking;
 mod root;
 mod trim;
 mod versions;
 mod work;
 
 pub(crate) use pace::MOST_IN_FLIGHT_BYTES;
+pub(crate) use repacking::Repacked;
 pub(crate) use trim::Trims;
 
 use forebay_units::TxgId;

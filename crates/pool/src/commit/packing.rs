@@ -141,6 +141,7 @@ impl Pool {
         places: &mut Places,
     ) -> Result<(), CommitError> {
         for PackedBlock { number, bytes } in full {
+            self.note_density(number.0, Some(&bytes));
             let bound = (PACKED_VOLUME, number);
             self.store_block(writers, (at, bound), &bytes, to, places).await?;
         }

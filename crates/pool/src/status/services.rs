@@ -13,6 +13,10 @@ pub struct CompressionStats {
     pub packed_blocks: u64,
     /// Blocks since import that are stored as they are, because they did not become smaller.
     pub plain_blocks: u64,
+    /// Packed blocks since import whose contents were packed anew.
+    pub repacked_blocks: u64,
+    /// Bytes of packed blocks that hold nothing that is in use, as far as it is known.
+    pub gap_bytes: u64,
     /// Bytes of memory of the counts of references.
     pub memory_bytes: u64,
 }

@@ -18,13 +18,16 @@ use crate::{Opener, Pool, VolumeError};
 const MIB: u64 = 1 << 20;
 const DEVICES: [&str; 4] = ["a", "b", "c", "l"];
 
-fn sparse(name: &str, size_bytes: u64, properties: &[(&str, &str)]) -> VolumeSpec {
+pub(super) fn sparse(name: &str, size_bytes: u64, properties: &[(&str, &str)]) -> VolumeSpec {
     let properties = properties.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
     let properties = BTreeMap::from_iter(properties);
     VolumeSpec { name: name.into(), sparse: true, properties, ..volume(size_bytes) }
 }
 
-async fn pool_of(volumes: &[VolumeSpec], device_bytes: u64) -> (Rc<Pool>, Rc<dyn Opener>) {
+pub(super) async fn pool_of(
+    volumes: &[VolumeSpec],
+    device_bytes: u64,
+) -> (Rc<Pool>, Rc<dyn Opener>) {
     let shelf: Rc<dyn Opener> = memory(&DEVICES, device_bytes);
     let mut spec = spec(Layout::Raidz1, &DEVICES[..3], &["l"]);
     spec.properties.insert("cache_size".to_owned(), "16M".to_owned());
@@ -36,7 +39,7 @@ async fn pool_of(volumes: &[VolumeSpec], device_bytes: u64) -> (Rc<Pool>, Rc<dyn
 }
 
 /// Blocks of which `noise` bytes in 4096 have no pattern, different for each `seed`.
-fn blocks(seed: u64, count: usize, noise: usize) -> IoBytes {
+pub(super) fn blocks(seed: u64, count: usize, noise: usize) -> IoBytes {
     let mut data = Vec::with_capacity(count * BLOCK_LEN);
     for block in 0..count as u64 {
         let mut state = (seed << 20) + block + 1;
@@ -50,7 +53,7 @@ fn blocks(seed: u64, count: usize, noise: usize) -> IoBytes {
     IoBuf::copy_of(&data).freeze()
 }
 
-async fn imported_again(pool: Rc<Pool>, shelf: &Rc<dyn Opener>) -> Rc<Pool> {
+pub(super) async fn imported_again(pool: Rc<Pool>, shelf: &Rc<dyn Opener>) -> Rc<Pool> {
     pool.export().await.unwrap();
     drop(pool);
     Pool::import(shelf.clone(), &names(&DEVICES), "tank", &ImportOptions::default()).await.unwrap()
@@ -140,16 +143,16 @@ fn volumes_with_space_set_aside_are_not_compressed() {
     });
 }
 
-async fn scan_ended(pool: &Pool) {
+pub(super) async fn scan_ended(pool: &Pool) {
     while pool.status().scan.is_none_or(|scan| scan.state == ScanPhase::InProgress) {
         rt::sleep(Nanos::from_millis(50)).await;
     }
 }
 
 /// A volume or snapshot, and the seeds of its blocks.
-type Model = BTreeMap<String, Vec<Option<(u64, usize)>>>;
+pub(super) type Model = BTreeMap<String, Vec<Option<(u64, usize)>>>;
 
-async fn check(pool: &Rc<Pool>, model: &Model) {
+pub(super) async fn check(pool: &Rc<Pool>, model: &Model) {
     for (name, held) in model {
         let found = pool.open_volume(name).or_else(|| pool.open_snapshot(name));
         let volume = found.unwrap();
