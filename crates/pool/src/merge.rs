@@ -11,10 +11,19 @@ use crate::volume::VolumeState;
 impl Pool {
     /// Waits until no write merges one of these blocks.
     pub(crate) async fn wait_for_merges(&self, volume: &Rc<VolumeState>, first: u64, end: u64) {
-        let clear = || volume.merging.borrow().range(first..end).next().is_none();
+        let clear = || volume.is_free_of_merges(first, end);
         if !clear() {
             volume.merged.until(clear).await;
         }
+    }
+
+    /// Lets no write read the rest of its blocks until the guard drops, and waits for those that
+    /// have: they would bring back what the volume is about to lose.
+    pub(crate) async fn stop_merges(&self, volume: &Rc<VolumeState>) -> MergeStop {
+        volume.merge_stops.set(volume.merge_stops.get() + 1);
+        let stop = MergeStop { volume: volume.clone() };
+        self.wait_for_merges(volume, 0, u64::MAX).await;
+        stop
     }
 
     /// Reads the blocks that `data` covers in part, and lays `data` over them. The blocks stay
@@ -29,7 +38,10 @@ impl Pool {
         let end_bytes = offset_bytes + data.len() as u64;
         let first = offset_bytes / BLOCK_BYTES;
         let end = end_bytes.div_ceil(BLOCK_BYTES);
-        self.wait_for_merges(volume, first, end).await;
+        let may_begin = || volume.merge_stops.get() == 0 && volume.is_free_of_merges(first, end);
+        if !may_begin() {
+            volume.merged.until(may_begin).await;
+        }
         // A shrink waits for merges past the new end, so none may begin there.
         let size_bytes = volume.size_bytes.get();
         if end > Self::blocks_of(size_bytes) {
@@ -56,6 +68,18 @@ impl Pool {
         let skip = (offset_bytes - first * BLOCK_BYTES) as usize;
         whole[skip..skip + data.len()].copy_from_slice(data);
         Ok((whole.freeze(), locks))
+    }
+}
+
+/// While it is there, no write of a volume reads the rest of its blocks.
+pub(crate) struct MergeStop {
+    volume: Rc<VolumeState>,
+}
+
+impl Drop for MergeStop {
+    fn drop(&mut self) {
+        self.volume.merge_stops.set(self.volume.merge_stops.get() - 1);
+        self.volume.merged.notify_all();
     }
 }
 

@@ -91,6 +91,8 @@ pub(crate) struct VolumeState {
     /// Blocks that a partial write is merging. Other writes of them wait.
     pub merging: RefCell<BTreeSet<u64>>,
     pub merged: Rc<Notify>,
+    /// How many changes of the whole volume merges must wait for.
+    pub merge_stops: Cell<u32>,
     /// Sequential readers, and what is being read ahead of them.
     pub streams: RefCell<Streams>,
     pub part_was_read: Rc<Notify>,
@@ -131,6 +133,11 @@ fn is_cached(value: Option<&String>) -> bool {
 }
 
 impl VolumeState {
+    /// Whether no write merges one of these blocks.
+    pub fn is_free_of_merges(&self, first: u64, end: u64) -> bool {
+        self.merging.borrow().range(first..end).next().is_none()
+    }
+
     pub fn new(config: &VolumeConfig) -> Rc<Self> {
         Rc::new(Self::with(config, false))
     }
@@ -162,6 +169,7 @@ impl VolumeState {
             log_from: Cell::new(TxgId(0)),
             merging: RefCell::default(),
             merged: Notify::new(),
+            merge_stops: Cell::new(0),
             streams: RefCell::default(),
             part_was_read: Notify::new(),
             weight: Cell::new(number("weight").map_or(WEIGHT, |weight| weight as u32)),

@@ -262,8 +262,9 @@ impl Pool {
         }
         self.check_room_to_roll_back(volume, snapshot)?;
         self.let_die(newer).await;
-        // A merge that has read what goes back would bring it back.
-        self.wait_for_merges(volume, 0, u64::MAX).await;
+        // A merge that has read what goes back would bring it back. What it reads goes back with a
+        // group, and is there until that is in the map.
+        let _stop = self.stop_merges(volume).await;
         if let Some(v) = self.config.borrow_mut().volumes.iter_mut().find(|v| v.id == volume.id.0) {
             v.size_bytes = size_bytes;
         }

@@ -100,6 +100,46 @@ fn blocks_written_after_a_trim_take_space_again() {
     });
 }
 
+#[test]
+fn writes_of_parts_beside_a_rollback_bring_nothing_back() {
+    const BLOCKS: u64 = 400;
+    Runtime::simulated(6).block_on(async move {
+        let pool =
+            Pool::create(slow(&["a"]), "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&sparse("v", 8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let (old, new) = [1, 2].map(|salt| stamp((BLOCKS << 12) as usize, salt)).into();
+        v.write(0, old.clone(), false).await.unwrap();
+        pool.take_snapshots(&["v@a".to_owned()]).await.unwrap();
+        v.write(0, new, false).await.unwrap();
+        pool.sync().await.unwrap();
+        // The group of the rollback takes a while.
+        v.write(4 << 20, stamp(1 << 20, 3), false).await.unwrap();
+        let going_back = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.roll_back_volume("v@a", false).await }
+        });
+        // Each changes the beginning of a block. The rest has to be as in the snapshot.
+        let mut writes = Vec::new();
+        for block in 0..BLOCKS {
+            let (v, data) = (v.clone(), stamp(512, 100 + block));
+            writes.push(rt::spawn(async move { v.write(block << 12, data, false).await }));
+            rt::sleep(Nanos::from_micros(20)).await;
+        }
+        going_back.await.unwrap();
+        for write in writes {
+            write.await.unwrap();
+        }
+        for block in 0..BLOCKS {
+            let found = v.read(block << 12, IoBuf::zeroed(4096)).await.unwrap();
+            let was = &old[(block << 12) as usize..][..4096];
+            assert!(found[512..] == was[512..], "block {block} is what went back");
+            let is_changed = found[..512] == stamp(512, 100 + block)[..];
+            assert!(is_changed || found[..512] == was[..512], "block {block}");
+        }
+    });
+}
+
 async fn fill_from(v: &Device, from: u64, to: u64) -> u64 {
     let mut at = from;
     while at < to && v.write(at, stamp(4096, at), false).await.is_ok() {
