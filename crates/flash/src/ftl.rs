@@ -5,6 +5,7 @@
 //! README explains units and slots.
 
 use crate::chance::Chance;
+use crate::prefetch::prefetch;
 use crate::spec::{CleaningPolicy, DeviceSpec, FlashSpec, Frontiers, Pace};
 
 mod benefit;
@@ -372,6 +373,24 @@ impl Ftl {
         self.counters.host_units += 1;
         self.counters.host_slots += u64::from(slots);
         Ok(self.append(pool, unit, slots, Origin::Host, media))
+    }
+
+    /// A hint that `unit` will be written after a while. Tables are larger than caches, so that
+    /// waiting for memory is most of what a random write costs.
+    #[inline]
+    pub(crate) fn expect_later(&self, unit: u32) {
+        prefetch(&self.map, unit as usize);
+    }
+
+    /// A hint that `unit` will be written soon, after [`Ftl::expect_later`].
+    #[inline]
+    pub(crate) fn expect_soon(&self, unit: u32) {
+        let slot = self.map[unit as usize];
+        if slot != NONE {
+            let block = self.block_of(slot);
+            let index = slot - block * self.config.slots_per_block;
+            prefetch(&self.live, block as usize * self.live_words + (index / 64) as usize);
+        }
     }
 
     /// Forgets a unit's data. Returns whether it held any.

@@ -9,6 +9,7 @@ mod dram;
 mod ftl;
 mod link;
 mod model;
+mod prefetch;
 mod ranges;
 mod spec;
 mod ssd;

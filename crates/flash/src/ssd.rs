@@ -250,6 +250,12 @@ impl Ssd {
             let Some(partial) = self.partials.take(unit) else { return Ok(ready) };
             return self.write_out(unit, &partial, ready);
         }
+        if let Some(unit) = self.partials.leaves_after(16) {
+            self.ftl.expect_later(unit);
+        }
+        if let Some(unit) = self.partials.leaves_after(4) {
+            self.ftl.expect_soon(unit);
+        }
         match self.partials.take_due(None) {
             Some((unit, partial)) => self.write_out(unit, &partial, ready),
             None => Ok(ready),

@@ -37,7 +37,8 @@ impl Benefit {
         let (mut best, mut most, mut near) = (blocks[0], f32::MIN, f32::MIN);
         for &block in blocks {
             let live = live_slots[block as usize];
-            let age = (now - closed_at[block as usize] + 1) as f32;
+            // A signed number becomes a float in one instruction; no age has 63 bits.
+            let age = (now - closed_at[block as usize] + 1) as i64 as f32;
             if self.factor[live as usize] * age < near {
                 continue;
             }

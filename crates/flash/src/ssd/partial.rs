@@ -86,6 +86,13 @@ impl Partials {
         partial.sectors
     }
 
+    /// The unit that leaves after `ahead` others, or the last one where there are fewer.
+    #[inline]
+    pub(super) fn leaves_after(&self, ahead: usize) -> Option<u32> {
+        let last = self.order.len().checked_sub(1)?;
+        self.order.get(ahead.min(last)).map(|(unit, _)| *unit)
+    }
+
     /// Takes a unit out.
     pub(super) fn take(&mut self, unit: u32) -> Option<PartialUnit> {
         self.units.remove(&unit)
