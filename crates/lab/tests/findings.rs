@@ -84,3 +84,18 @@ fn only_devices_that_lose_nothing_in_any_way_are_said_to_keep_every_write() {
     assert!((1..devices.len()).contains(&kept), "{kept} of the devices are safe in every way");
     assert!(cuts.findings.iter().all(|f| f.basis == Basis::Input), "{:?}", cuts.findings);
 }
+
+#[test]
+fn mirror_that_shares_its_adapter_covers_its_devices_alone() {
+    let attachment = experiment("attachment", &[]);
+    let chart = attachment.charts.iter().find(|c| c.id == "outages").expect("the chart");
+    let years = |name: &str| {
+        let point = chart.series[0].points.iter().find(|p| p.x == X::Name(name.into()));
+        point.and_then(|p| p.y).expect(name)
+    };
+    let (one, shared) = (years("one drive behind an adapter"), years("mirror behind one adapter"));
+    assert!(shared > one && shared < 2.0 * one, "{one} years, mirrored {shared}");
+    assert!(years("mirror, an adapter and backplane each") > 1000.0 * shared);
+    let failed: Vec<_> = attachment.checks.iter().filter(|c| !c.pass).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
