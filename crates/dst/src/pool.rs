@@ -474,6 +474,7 @@ impl Pool for ForebayPool {
             (CLEANER_EVENT.to_owned(), stats.since_import.segments_cleaned),
             ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),
             ("blocks moved by the cleaner".to_owned(), stats.since_import.media.cleaning / 4096),
+            ("packed blocks repacked".to_owned(), stats.compression.repacked_blocks),
             ("log records replayed".to_owned(), stats.last_import.log_records),
             ("spares taken".to_owned(), self.spares_taken()),
             ("remarks at import".to_owned(), stats.last_import.remarks.len() as u64),
