@@ -39,14 +39,12 @@ fn player(name: &str) -> Player {
     Player::new(&page.device, 0, 7).expect("a possible device")
 }
 
-const GO_ON: fn() -> bool = || true;
-
 #[test]
 fn closed_loop_keeps_so_many_outstanding() {
     let mut player = player("intel-320-80gb");
     let units = player.model().identity().capacity_bytes / 4096;
     let columns = Columns::random(5_000, units);
-    let done = columns.with(|r| player.play_closed(16, r, &mut { GO_ON })).expect("plays");
+    let done = columns.with(|r| player.play_closed(16, r, &mut || true)).expect("plays");
     for (index, submitted) in done.submitted_ns.iter().enumerate() {
         let flying = done.completed_ns[..index].iter().filter(|at| *at > submitted).count();
         assert!(flying < 16, "request {index} is given while {flying} are outstanding");
@@ -59,9 +57,9 @@ fn replay_at_the_same_instants_completes_the_same() {
     let mut first = player("intel-320-80gb");
     let units = first.model().identity().capacity_bytes / 4096;
     let columns = Columns::random(20_000, units);
-    let done = columns.with(|r| first.play_closed(32, r, &mut { GO_ON })).expect("plays");
+    let done = columns.with(|r| first.play_closed(32, r, &mut || true)).expect("plays");
     let mut second = player("intel-320-80gb");
-    let again = columns.with(|r| second.play_at(&done.submitted_ns, r, &mut { GO_ON }));
+    let again = columns.with(|r| second.play_at(&done.submitted_ns, r, &mut || true));
     assert_eq!(again.expect("plays"), done);
     assert_eq!(first.model().digest(), second.model().digest());
     assert_eq!(first.counters(), second.counters());
@@ -72,19 +70,19 @@ fn columns_that_make_no_sense_are_refused_with_the_request() {
     let mut player = player("ddrdrive-x1");
     let mut columns = Columns::random(3, 10);
     columns.lbas[1] = -8;
-    let why = columns.with(|r| player.play_closed(1, r, &mut { GO_ON })).unwrap_err();
+    let why = columns.with(|r| player.play_closed(1, r, &mut || true)).unwrap_err();
     assert_eq!(why.to_string(), "request 1: lba is -8, not from 0 to the end of the device");
     columns.lbas[1] = i64::MAX / 8 * 8;
-    let why = columns.with(|r| player.play_closed(1, r, &mut { GO_ON })).unwrap_err();
+    let why = columns.with(|r| player.play_closed(1, r, &mut || true)).unwrap_err();
     assert!(matches!(why, PlayError::OutOfRange { index: 1, column: "lba", .. }), "{why}");
     columns.lbas[1] = 1 << 40;
-    let why = columns.with(|r| player.play_closed(1, r, &mut { GO_ON })).unwrap_err();
+    let why = columns.with(|r| player.play_closed(1, r, &mut || true)).unwrap_err();
     assert!(matches!(why, PlayError::Refused { index: 1, .. }), "{why}");
     columns.ops[0] = 9;
-    let why = columns.with(|r| player.play_closed(1, r, &mut { GO_ON })).unwrap_err();
+    let why = columns.with(|r| player.play_closed(1, r, &mut || true)).unwrap_err();
     assert_eq!(why.to_string(), "request 0: op is 9, not the code of a kind of request");
     columns.blocks.pop();
-    let why = columns.with(|r| player.play_closed(1, r, &mut { GO_ON })).unwrap_err();
+    let why = columns.with(|r| player.play_closed(1, r, &mut || true)).unwrap_err();
     assert_eq!(why.to_string(), "blocks has 2 entries for 3 requests");
 }
 
@@ -92,7 +90,7 @@ fn columns_that_make_no_sense_are_refused_with_the_request() {
 fn time_that_runs_backwards_is_refused() {
     let mut player = player("ddrdrive-x1");
     let columns = Columns::random(3, 10);
-    let why = columns.with(|r| player.play_at(&[0, 5_000, 4_000], r, &mut { GO_ON })).unwrap_err();
+    let why = columns.with(|r| player.play_at(&[0, 5_000, 4_000], r, &mut || true)).unwrap_err();
     assert!(matches!(why, PlayError::Backwards { index: 2, latest_ns: 5_000, .. }), "{why}");
 }
 
