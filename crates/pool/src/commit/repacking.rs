@@ -76,7 +76,7 @@ pub(super) struct RepackTo {
     pub keep: u32,
 }
 
-/// A unit of which some blocks are in use.
+/// A unit with at least one block in use.
 struct LiveUnit {
     /// The packed block that it begins in.
     number: u64,
