@@ -107,6 +107,12 @@ impl Encoder {
         Self::default()
     }
 
+    /// An empty encoder with memory for `len` bytes.
+    #[must_use]
+    pub fn with_capacity(len: usize) -> Self {
+        Self { bytes: Vec::with_capacity(len) }
+    }
+
     /// Raw bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);

@@ -192,7 +192,7 @@ pub fn seal(header: &FrameHeader, entries: &[RecordEntry], frame: &mut [u8]) {
     assert!(header.position_bytes % BLOCK_BYTES == 0, "frame position");
     let ahead = header.max_txg.0.checked_sub(header.committed.0).map(u32::try_from);
     let Some(Ok(ahead)) = ahead else { panic!("groups of a frame") };
-    let mut out = Encoder::new();
+    let mut out = Encoder::with_capacity(HEADER_LEN + entries.len() * RECORD_LEN);
     out.u32(FRAME_MAGIC).u16(FRAME_VERSION).u8(header.ring).u8(0);
     out.u64(header.pool).u32(header.epoch);
     out.u16((frame.len() / BLOCK_LEN) as u16).u16(header.record_count);

@@ -10,8 +10,15 @@ use forebay_units::Nanos;
 const MAX_BUSY_POLL: Nanos = Nanos::from_micros(400);
 /// After this many short waits in a row, the next wait is expected to be short.
 const SHORT_WAITS: u32 = 2;
-/// Waits without busy polling after another thread has needed the processor.
-const BACK_OFF_WAITS: u32 = 256;
+/// Waits without busy polling after another thread has needed the processor: the first time, and at
+/// most. A machine that stands still for a moment looks the same and must cost little; a thread that
+/// goes on needing the processor is met again in the next busy poll, and the number doubles.
+const FIRST_BACK_OFF: u32 = 8;
+const MAX_BACK_OFF: u32 = 256;
+/// After this many busy polls that kept no thread from its processor the number starts again. A poll
+/// that is preempted loses a time slice (3 ms), a wait that sleeps two wakeups (some 50 µs): with
+/// more polls than this between two preemptions, polling gains more than it loses.
+const UNDISTURBED_POLLS: u32 = 64;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +35,12 @@ pub(crate) enum WaitEnd {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BusyPoll {
     short_waits: u32,
+    /// How many of the next waits do not busy-poll.
     back_off_waits: u32,
+    /// `back_off_waits` after the last preemption.
+    last_back_off: u32,
+    /// Busy polls since then.
+    polls: u32,
 }
 
 impl BusyPoll {
@@ -40,14 +52,19 @@ impl BusyPoll {
 
     /// Records that a wait of `span` has ended.
     pub(crate) fn record(&mut self, span: Nanos, end: WaitEnd) {
-        self.back_off_waits = self.back_off_waits.saturating_sub(1);
-        match end {
-            WaitEnd::Preempted => *self = Self { short_waits: 0, back_off_waits: BACK_OFF_WAITS },
-            WaitEnd::Polled | WaitEnd::Slept if span <= MAX_BUSY_POLL => {
-                self.short_waits = (self.short_waits + 1).min(SHORT_WAITS);
-            }
-            WaitEnd::Polled | WaitEnd::Slept => self.short_waits = 0,
+        if end == WaitEnd::Preempted {
+            let undisturbed = self.polls >= UNDISTURBED_POLLS;
+            let doubled = (2 * self.last_back_off).clamp(FIRST_BACK_OFF, MAX_BACK_OFF);
+            let waits = if undisturbed { FIRST_BACK_OFF } else { doubled };
+            *self = Self { short_waits: 0, back_off_waits: waits, last_back_off: waits, polls: 0 };
+            return;
         }
+        self.back_off_waits = self.back_off_waits.saturating_sub(1);
+        if end == WaitEnd::Polled {
+            self.polls = self.polls.saturating_add(1);
+        }
+        let is_short = span <= MAX_BUSY_POLL;
+        self.short_waits = if is_short { (self.short_waits + 1).min(SHORT_WAITS) } else { 0 };
     }
 }
 

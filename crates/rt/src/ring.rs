@@ -160,16 +160,25 @@ impl Ring {
     /// short, it busy-polls before it sleeps.
     pub(crate) fn wait(&self, span: Option<Nanos>) {
         self.arm_wake();
-        let begun = Instant::now();
         let mut busy_poll = self.busy_poll.get();
-        let mut left = span;
-        if self.may_busy_poll.get() && busy_poll.span() > Nanos::ZERO {
+        let busy_polls = self.may_busy_poll.get() && busy_poll.span() > Nanos::ZERO;
+        if busy_polls {
             self.submit();
+            // A socket that has data already, or memory. The clock is not needed then.
+            if self.has_completed() {
+                self.take_completed();
+                busy_poll.record(Nanos::ZERO, WaitEnd::Polled);
+                return self.busy_poll.set(busy_poll);
+            }
+        }
+        let begun = Instant::now();
+        let mut left = span;
+        if busy_polls {
             let limit = span.map_or(busy_poll.span(), |span| span.min(busy_poll.span()));
             let end = self.poll_completions(begun, limit);
             let waited = since(begun);
             if end != WaitEnd::Slept {
-                self.take_completions();
+                self.take_completed();
                 busy_poll.record(waited, end);
                 return self.busy_poll.set(busy_poll);
             }
@@ -189,12 +198,7 @@ impl Ring {
     fn poll_completions(&self, begun: Instant, limit: Nanos) -> WaitEnd {
         let mut last = Nanos::ZERO;
         loop {
-            let some = {
-                let mut ring = self.ring.borrow_mut();
-                let some = !ring.completion().is_empty();
-                let queue = ring.submission();
-                some || queue.taskrun() || queue.cq_overflow()
-            };
+            let some = self.has_completed();
             let now = since(begun);
             let away = now.since(last);
             if away > Nanos(5 * PREEMPTED_AFTER.0) || (away > PREEMPTED_AFTER && !some) {
@@ -209,6 +213,29 @@ impl Ring {
             last = now;
             // This is cheap when no other thread wants the processor.
             std::thread::yield_now();
+        }
+    }
+
+    /// Whether operations have completed, posted or not.
+    fn has_completed(&self) -> bool {
+        let posted = !self.ring.borrow_mut().completion().is_empty();
+        posted || self.must_enter()
+    }
+
+    /// Whether there are completions that the kernel posts in the next enter call only: with
+    /// deferred task work, or because the completion queue was full.
+    fn must_enter(&self) -> bool {
+        let mut ring = self.ring.borrow_mut();
+        let queue = ring.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Takes what has completed, posted or not.
+    fn take_completed(&self) {
+        if self.must_enter() {
+            self.take_completions();
+        } else {
+            self.reap_queue();
         }
     }
 
@@ -253,13 +280,7 @@ impl Ring {
 
     /// Takes completions that have arrived, without waiting.
     pub(crate) fn reap(&self) {
-        // With deferred task work the kernel posts completions only inside an enter call; a flag
-        // says when there are some.
-        let some = self.unsubmitted.get() > 0 || {
-            let mut ring = self.ring.borrow_mut();
-            let queue = ring.submission();
-            queue.taskrun() || queue.cq_overflow()
-        };
+        let some = self.unsubmitted.get() > 0 || self.must_enter();
         if self.in_flight.get() > 0 && some {
             self.take_completions();
         } else {
