@@ -4,7 +4,7 @@
  *
  * MODE: fua, write, flush (each write is followed by a FLUSH), read, seqwrite, seqread.
  * Prints one line of JSON: requests, seconds, bytes, latency percentiles in microseconds, and the longest
- * latency of each tenth of a second.
+ * latency of each tenth of a second; of a minute and more also the percentiles of each sixtieth of the time.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -31,8 +31,11 @@ static enum mode mode;
 static uint64_t block, blocks, next_block, state;
 static uint64_t *latencies, count, capacity;
 static uint32_t longest[36000];
-static uint64_t begin;
+static uint64_t begin, length;
 static int failed;
+/* Requests that have ended before each part of the time does. */
+enum { PARTS = 60 };
+static uint64_t part_ends[PARTS];
 
 static uint64_t now(void) {
     struct timespec t;
@@ -72,6 +75,8 @@ static int done(void *data, int *error) {
     uint64_t end = now(), took = end - slot->begun;
     latencies[count++] = took;
     uint64_t tenth = (end - begin) / 100000000;
+    uint64_t part = (end - begin) * PARTS / length;
+    if (part < PARTS) part_ends[part] = count;
     if (tenth < 36000 && took / 1000 > longest[tenth]) longest[tenth] = took / 1000;
     return 1;
 }
@@ -102,6 +107,32 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static double percentile(const uint64_t *sorted, uint64_t len, double share) {
+    return len ? sorted[(uint64_t)(share * (len - 1))] / 1e3 : 0.0;
+}
+
+static const double shares[] = {0.5, 0.9, 0.99, 0.999, 0.9999};
+static const char *const labels[] = {"p50", "p90", "p99", "p99_9", "p99_99"};
+
+static void print_percentiles(const uint64_t *sorted, uint64_t len) {
+    for (int i = 0; i < 5; i++) printf(",\"%s_us\":%.1f", labels[i], percentile(sorted, len, shares[i]));
+    printf(",\"max_us\":%.1f", percentile(sorted, len, 1));
+}
+
+/* The latencies are in the order of their ends still, and are sorted part by part. */
+static void print_parts(void) {
+    printf(",\"parts\":[");
+    for (uint64_t i = 0, first = 0; i < PARTS; i++) {
+        uint64_t len = part_ends[i] > first ? part_ends[i] - first : 0;
+        qsort(latencies + first, len, sizeof *latencies, by_size);
+        printf("%s{\"requests\":%" PRIu64, i ? "," : "", len);
+        print_percentiles(latencies + first, len);
+        printf("}");
+        first += len;
+    }
+    printf("]");
+}
+
 int main(int argc, char **argv) {
     if (argc < 6) {
         fprintf(stderr, "usage: sleeping-client URI MODE BLOCK_BYTES DEPTH SECONDS [SEED]\n");
@@ -123,7 +154,8 @@ int main(int argc, char **argv) {
     blocks = size / block;
     struct slot *slots = calloc(depth, sizeof *slots);
     begin = now();
-    uint64_t end = begin + (uint64_t)(seconds * 1e9);
+    length = (uint64_t)(seconds * 1e9);
+    uint64_t end = begin + length;
     for (int i = 0; i < depth; i++) {
         slots[i].buffer = aligned_alloc(4096, block);
         for (uint64_t at = 0; at < block / 8; at++) ((uint64_t *)slots[i].buffer)[at] = random_u64();
@@ -145,19 +177,15 @@ int main(int argc, char **argv) {
     }
     if (failed) return 1;
     double took = (now() - begin) / 1e9;
-    qsort(latencies, count, sizeof *latencies, by_size);
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
     double cpu = used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
     printf("{\"requests\":%" PRIu64 ",\"seconds\":%.6f,\"bytes\":%" PRIu64 ",\"cpu_seconds\":%.6f", count, took,
            count * block, cpu);
-    const double shares[] = {0.5, 0.9, 0.99, 0.999, 0.9999};
-    const char *const labels[] = {"p50", "p90", "p99", "p99_9", "p99_99"};
-    for (int i = 0; i < 5; i++) {
-        uint64_t at = count ? (uint64_t)(shares[i] * (count - 1)) : 0;
-        printf(",\"%s_us\":%.1f", labels[i], count ? latencies[at] / 1e3 : 0.0);
-    }
-    printf(",\"max_us\":%.1f,\"longest_us\":[", count ? latencies[count - 1] / 1e3 : 0.0);
+    if (seconds >= 60) print_parts();
+    qsort(latencies, count, sizeof *latencies, by_size);
+    print_percentiles(latencies, count);
+    printf(",\"longest_us\":[");
     uint64_t tenths = (uint64_t)(took * 10);
     for (uint64_t i = 0; i < tenths && i < 36000; i++) printf("%s%" PRIu32, i ? "," : "", longest[i]);
     printf("]}\n");
