@@ -12,7 +12,7 @@
 #   make bench-sleeping  the same with a client that sleeps while it waits (needs libnbd-dev)
 #   make bench-fronts    NBD over both sockets and vhost-user, with processor time a request (needs libnbd-dev)
 #   make bench-hybrid    slow disks alone, with a cache in memory, and with a cache device (root)
-#   make bench-memory-log  a log in memory beside one on this disk, for two hours (root, nut-server)
+#   make bench-memory-log  a log in memory beside one on this disk, for an hour (root, nut-server)
 #   make bench-objects   a pool in an object store beside a local one and beside its gateway (needs versitygw)
 #   make bench-services  what snapshots, compression and de-duplication cost against off
 #   make bench-many-snapshots  a volume with ten thousand snapshots (python3-libnbd)
