@@ -11,13 +11,13 @@ const MAX_BUSY_POLL: Nanos = Nanos::from_micros(400);
 /// After this many short waits in a row, the next wait is expected to be short.
 const SHORT_WAITS: u32 = 2;
 /// Waits without busy polling after another thread has needed the processor: the first time, and at
-/// most. A machine that stands still for a moment looks the same and must cost little; a thread that
-/// goes on needing the processor is met again in the next busy poll, and the number doubles.
+/// most. A machine that stands still for a moment looks the same and must cost little; a thread
+/// that goes on needing the processor is met again in the next busy poll, and the number doubles.
 const FIRST_BACK_OFF: u32 = 8;
 const MAX_BACK_OFF: u32 = 256;
-/// After this many busy polls that kept no thread from its processor the number starts again. A poll
-/// that is preempted loses a time slice (3 ms), a wait that sleeps two wakeups (some 50 µs): with
-/// more polls than this between two preemptions, polling gains more than it loses.
+/// After this many busy polls that kept no thread from its processor the number starts again. A
+/// poll that is preempted loses a time slice (3 ms), a wait that sleeps two wakeups (some 50 µs):
+/// with more polls than this between two preemptions, polling gains more than it loses.
 const UNDISTURBED_POLLS: u32 = 64;
 
 /// How a wait ended.
