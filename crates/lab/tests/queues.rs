@@ -175,3 +175,45 @@ fn limit_of_each_queue_bounds_what_a_deep_queue_does_to_a_shallow_one() {
     let free = [32, 256].map(|deep| response_ms(512, &[8, deep]) / alone);
     assert!(free[0] > 1.4 && free[1] > 5.0, "{free:?}");
 }
+
+/// The case of the back end that MQSim's authors published, on the model: reads of two queues meet
+/// at the dies and channels, and nothing bounds the deeper one.
+#[test]
+fn reads_of_two_queues_that_share_the_dies_wait_like_those_of_one() {
+    let mean_ms = |depths: &[u32]| {
+        let reads = |&outstanding: &u32| Queue {
+            pattern: Load { read_share: 1.0, ..closed(outstanding, Class::Medium).pattern },
+            class: Class::Medium,
+        };
+        let all = depths.iter().map(reads).collect();
+        let of = Queues { minutes: 0.01, ..queues(0, Arbitration::RoundRobin, all) };
+        let fill = Phase::Fill { block_bytes: 65_536 };
+        run_on(FLASH, vec![fill, Phase::Queues(of)]).queues.iter().map(|q| q.mean_ms).collect()
+    };
+    for deep in [2, 32, 256] {
+        let two: Vec<f64> = mean_ms(&[2, deep]);
+        let one: Vec<f64> = mean_ms(&[2 + deep]);
+        // The dies do not know of queues.
+        assert_near("the shallow queue", one[0], two[0], 0.04);
+        assert_near("the deep queue", one[0], two[1], 0.04);
+    }
+}
+
+/// The case of the data cache that MQSim's authors published, on the model: a queue that asks for
+/// less than the flash can do has the time of the buffer, until another fills the buffer.
+#[test]
+fn full_write_buffer_makes_a_slow_queue_wait_for_flash() {
+    let mean_us = |others: &[u32]| {
+        let deep = others.iter().map(|&outstanding| closed(outstanding, Class::Medium));
+        let all = [open(5_000.0, Class::Medium)].into_iter().chain(deep).collect();
+        let of = Queues { minutes: 0.02, ..queues(0, Arbitration::RoundRobin, all) };
+        let fill = Phase::Fill { block_bytes: 65_536 };
+        let buffered =
+            FLASH.to_owned() + "[media.flash.cache]\nbytes = 8_388_608\nplp = \"full\"\n";
+        run_on(&buffered, vec![fill, Phase::Queues(of)]).queues[0].mean_ms * 1e3
+    };
+    let alone = mean_us(&[]);
+    let beside = [8, 256].map(|deep| mean_us(&[deep]));
+    // Each write waits until the flash has taken one of those that wait before it.
+    assert!(beside[1] > 10.0 * alone && beside[1] > 3.0 * beside[0], "{alone} {beside:?}");
+}
