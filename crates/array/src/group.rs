@@ -145,6 +145,17 @@ impl Group {
         failed.filter_map(|member| member.failure()).collect()
     }
 
+    /// `causes`, and what failed before on members that cannot be written: commands beside this
+    /// one, or earlier ones.
+    pub(crate) fn with_failures(&self, mut causes: Vec<DeviceError>) -> Vec<DeviceError> {
+        for failure in self.failures() {
+            if causes.iter().all(|cause| cause.device != failure.device) {
+                causes.push(failure);
+            }
+        }
+        causes
+    }
+
     /// Checks that every segment can be read without the member `without`. The error is the index
     /// of the first segment that cannot.
     pub(crate) fn check_without(&self, without: Option<DeviceId>) -> Result<(), u32> {

@@ -120,7 +120,7 @@ impl Array {
         self.account(kind, written);
         // Copies that were attached meanwhile lack these rows; others may have been detached.
         if group.missing_columns(index) > group.geometry().parity_columns() {
-            return Err(ArrayError::SegmentLost { segment, causes });
+            return Err(ArrayError::SegmentLost { segment, causes: group.with_failures(causes) });
         }
         let seq = self.write_seq.get() + 1;
         self.write_seq.set(seq);
@@ -164,7 +164,8 @@ impl Array {
                 }
             }
         }
-        let causes: Vec<DeviceError> = rt::join_all(flushes).await.into_iter().flatten().collect();
+        let mut causes: Vec<DeviceError> =
+            rt::join_all(flushes).await.into_iter().flatten().collect();
 
         let mut segments = Vec::new();
         self.unflushed.borrow_mut().retain(|segment, last| {
@@ -172,6 +173,7 @@ impl Array {
             let geometry = group.geometry();
             if group.missing_columns(geometry.index_of(*segment)) > geometry.parity_columns() {
                 segments.push(*segment);
+                causes = group.with_failures(std::mem::take(&mut causes));
                 return true;
             }
             *last > seq

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{Rig, SEGMENTS, block, choose, segment, shapes, simulate};
 use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, Health, MemberState};
 use forebay_device::{Deadline, Device};
@@ -258,6 +260,26 @@ fn one_failed_write_beyond_parity_loses_only_its_segment() {
 }
 
 #[test]
+fn a_batch_names_what_failed_on_a_batch_beside_it() {
+    each_loss(1, |rig, lost| async move {
+        lost.iter().for_each(|at| rig.devices[*at].fail_writes.set(true));
+        let heal = async {
+            // Commands take 1 to 1000 ns: some fail, and some of the other batch do not.
+            rt::sleep(Nanos(500)).await;
+            lost.iter().for_each(|at| rig.devices[*at].heal());
+        };
+        let batch = |row| rig.write_rows(segment(0), row, 1, 1);
+        let (batches, ()) = rt::join(rt::join(batch(0), batch(1)), heal).await;
+        for outcome in [batches.0, batches.1] {
+            if let Err(ArrayError::SegmentLost { causes, .. }) = outcome {
+                let named: BTreeSet<_> = causes.iter().map(|cause| &cause.device).collect();
+                assert!(named.len() > rig.geometry().parity_columns(), "too few: {causes:?}");
+            }
+        }
+    });
+}
+
+#[test]
 fn failed_flush_is_not_retried() {
     each_loss(0, |rig, lost| async move {
         rig.fill(segment(0), 1).await;
@@ -300,10 +322,11 @@ fn flush_that_loses_segments_fails_until_they_are_reset() {
         for _ in 0..2 {
             // A later success of the devices proves nothing about the earlier writes.
             let refused = rig.array.flush().await;
-            let Err(ArrayError::FlushLost { segments, .. }) = refused else {
+            let Err(ArrayError::FlushLost { segments, causes }) = refused else {
                 panic!("{refused:?}")
             };
             assert_eq!(segments, vec![segment(1), segment(2)]);
+            assert_eq!(causes.len(), lost.len(), "what failed is named: {causes:?}");
             rig.devices.iter().for_each(|device| device.heal());
         }
         rig.expect_segment(segment(0), 1).await;

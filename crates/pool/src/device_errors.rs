@@ -99,6 +99,7 @@ fn of_label(error: &LabelError) -> Vec<&DeviceError> {
 fn of_array(error: &ArrayError) -> Vec<&DeviceError> {
     match error {
         ArrayError::Unreadable { causes, .. }
+        | ArrayError::NotWritable { causes, .. }
         | ArrayError::SegmentLost { causes, .. }
         | ArrayError::FlushLost { causes, .. } => causes.iter().collect(),
         _ => Vec::new(),
