@@ -16,8 +16,9 @@ use crate::status::PoolEvent;
 
 /// Between the first attempts to reach a host.
 const RETRY_INTERVAL: Nanos = Nanos::from_secs(2);
-/// Between later ones: each failed attempt doubles the time.
-const RETRY_INTERVAL_MAX: Nanos = Nanos::from_secs(60);
+/// Between later ones: each failed attempt doubles the time. Until the host is reached the log has
+/// one side less, and an attempt is one connection.
+const RETRY_INTERVAL_MAX: Nanos = Nanos::from_secs(10);
 
 /// A device that is away.
 struct Away {

@@ -7,11 +7,11 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::imports::{ALL, SIZE, check, make, until_crash};
-use super::names;
 use super::rack::Rack;
+use super::{names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::Health;
-use crate::{Opener, Opening, Pool};
+use crate::{Answering, Opener, Opening, Pool};
 
 /// Opens the devices of a rack; the opening of `b` does not return while `hangs` is set.
 struct Stuck {
@@ -63,4 +63,43 @@ fn a_device_whose_opening_hangs_is_missing_until_it_answers() {
         check(&pool, 1).await;
         pool.export().await.unwrap();
     });
+}
+
+/// Opens the devices of a rack; log side `m` is on another host.
+struct Far(Rc<Rack>);
+
+impl Opener for Far {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move { self.0.open_here(path) })
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+    fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
+        (path == "m").then(|| Box::pin(async { self.0.open_here("m").is_ok() }) as Answering<'_>)
+    }
+}
+
+#[test]
+fn a_log_side_on_another_host_is_back_soon_after_its_host_however_long_it_was_away() {
+    for away in [5, 35, 70, 3640] {
+        let mirrored = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let rack = Rack::new(&ALL, SIZE);
+        Runtime::simulated(away).block_on(async move {
+            let pool = Pool::create(Rc::new(Far(rack.clone())), "tank", &mirrored).await.unwrap();
+            let pulled = &rack.switches.pulled;
+            pool.create_volume(&volume(1 << 20)).await.unwrap();
+            let volume = pool.open_volume("v").unwrap();
+            pulled.borrow_mut().insert("m".to_owned());
+            volume.write(0, stamp(4096, 1), true).await.unwrap();
+            assert_eq!(pool.summary().health, Health::Degraded);
+            rt::sleep(Nanos::from_secs(away)).await;
+            assert_eq!(pool.summary().health, Health::Degraded);
+            pulled.borrow_mut().remove("m");
+            // Until then the log has one side less.
+            rt::sleep(Nanos::from_secs(15)).await;
+            assert_eq!(pool.summary().health, Health::Online, "away for {away} s");
+            pool.export().await.unwrap();
+        });
+    }
 }
