@@ -142,6 +142,10 @@ pub(crate) fn set_bit(bitmap: &mut [u8], index: u32) {
     bitmap[index as usize / 8] |= 1 << (index % 8);
 }
 
+fn clear_bit(bitmap: &mut [u8], index: u32) {
+    bitmap[index as usize / 8] &= !(1 << (index % 8));
+}
+
 /// Set bits below `index`.
 #[inline]
 pub(crate) fn rank(bitmap: &[u8], index: u32) -> usize {
@@ -194,4 +198,39 @@ pub(crate) fn assign_packed(
     }
     put_entry(entries, at, addr.raw(), Some(sum));
     hole
+}
+
+/// Makes holes of blocks of a plain array; returns how many were none.
+pub(crate) fn clear_plain(
+    (entries, shape): (&mut [u8], Shape),
+    (start, end): (u32, u32),
+    freed: &mut Freed<'_>,
+) -> u16 {
+    let mut cleared = 0;
+    for block in start as usize..end as usize {
+        if let Some((old, _)) = shape.entry(entries, block) {
+            freed.add(BlockAddr::from_raw(old), 1);
+            cleared += 1;
+        }
+    }
+    entries[start as usize * shape.entry_len()..end as usize * shape.entry_len()].fill(0xff);
+    cleared
+}
+
+/// Makes holes of blocks of a packed array; returns how many were none.
+pub(crate) fn clear_packed(
+    buf: &mut [u8],
+    mapped: usize,
+    (start, end): (u32, u32),
+    freed: &mut Freed<'_>,
+) -> u16 {
+    let (bitmap, entries) = buf.split_at_mut(BITMAP_LEN);
+    let (first, last) = (rank(bitmap, start), rank(bitmap, end));
+    for index in first..last {
+        let old = entry(entries, index).map(|(old, _)| old);
+        old.into_iter().for_each(|old| freed.add(BlockAddr::from_raw(old), 1));
+    }
+    entries.copy_within(last * ENTRY_LEN..mapped * ENTRY_LEN, first * ENTRY_LEN);
+    (start..end).for_each(|block| clear_bit(bitmap, block));
+    (last - first) as u16
 }

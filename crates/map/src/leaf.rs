@@ -4,8 +4,8 @@ use forebay_format::map_record::{LEAF_BLOCKS, LeafRun};
 use forebay_units::{BlockAddr, SegmentId};
 
 use crate::array::{
-    BITMAP_LEN, ENTRY_LEN, PLAIN_LEN, Shape, assign_packed, assign_plain, bit, entry, put_entry,
-    rank, set_bit,
+    BITMAP_LEN, ENTRY_LEN, PLAIN_LEN, Shape, assign_packed, assign_plain, bit, clear_packed,
+    clear_plain, entry, put_entry, rank, set_bit,
 };
 use crate::change::{Freed, NewRun};
 use crate::entry::Mapped;
@@ -248,16 +248,35 @@ impl Leaf {
         }
     }
 
-    /// Makes holes of the blocks from `start` up to `end`.
+    /// Makes holes of the blocks from `start` up to `end`. A few blocks of an array leave it in its
+    /// form, at most a third larger than need be: a snapshot takes block after block out of it
+    /// just before each is assigned again.
     pub(crate) fn clear(
         &mut self,
         range: (u32, u32),
         freed: &mut Freed<'_>,
         scratch: &mut RunList,
     ) {
-        self.load(scratch);
-        scratch.replace(range, None, freed);
-        self.store(scratch);
+        let keeps_form = |buf: &[u8], mapped: u16| {
+            let blocks = range.1 - range.0;
+            let left = u32::from(mapped).saturating_sub(blocks) as usize;
+            blocks < MIN_RESHAPE_BLOCKS as u32
+                && left > MAX_PAIR_BLOCKS
+                && (BITMAP_LEN + left * ENTRY_LEN) * 4 > buf.len() * 3
+        };
+        match self {
+            Leaf::Plain { buf, mapped, shape } if keeps_form(buf, *mapped) => {
+                *mapped -= clear_plain((buf, *shape), range, freed);
+            }
+            Leaf::Packed { buf, mapped } if keeps_form(buf, *mapped) => {
+                *mapped -= clear_packed(buf, usize::from(*mapped), range, freed);
+            }
+            _ => {
+                self.load(scratch);
+                scratch.replace(range, None, freed);
+                self.store(scratch);
+            }
+        }
     }
 
     /// Seals long runs whose sums are on media. Returns whether any run is sealed now.
