@@ -11,6 +11,7 @@ use forebay_format::map_record::LEAF_BLOCKS;
 use crate::leaf::Leaf;
 use crate::memory::{heap_bytes, used_btree_bytes};
 
+const LEAF: u64 = LEAF_BLOCKS as u64;
 const GROUP: u32 = u64::BITS;
 /// Snapshots of a record from which on it says which blocks they have.
 const MIN_FILTERED: u32 = 8;
@@ -177,12 +178,16 @@ impl LeafIndex {
         None
     }
 
-    /// The first leaf from `leaf` on in which one of some snapshots has entries.
-    pub(crate) fn first_leaf(&self, mut leaf: u32, numbers: &Range<u32>) -> Option<u32> {
+    /// The first leaf with blocks from `lba` up to `end` in which one of some snapshots has
+    /// entries.
+    pub(crate) fn first_leaf(&self, lba: u64, end: u64, numbers: &Range<u32>) -> Option<u32> {
         let groups = numbers.start / GROUP..numbers.end.div_ceil(GROUP);
-        let mut from = groups.start;
+        let (mut leaf, mut from) = (u32::try_from(lba / LEAF).ok()?, groups.start);
+        let last = u32::try_from(end.checked_sub(1)? / LEAF).unwrap_or(u32::MAX).max(leaf);
         loop {
-            let (&(found, group), record) = self.records.range((leaf, from)..).next()?;
+            // A write asks for its own leaf: millions of others may have older snapshots' records.
+            let mut left = self.records.range((leaf, from)..=(last, u32::MAX));
+            let (&(found, group), record) = left.next()?;
             if groups.contains(&group) && record.first(group, numbers).is_some() {
                 return Some(found);
             }
@@ -190,7 +195,8 @@ impl LeafIndex {
             (leaf, from) = match group {
                 group if group < groups.start => (found, groups.start),
                 group if group + 1 < groups.end => (found, group + 1),
-                _ => (found.checked_add(1)?, groups.start),
+                _ if found == last => return None,
+                _ => (found + 1, groups.start),
             };
         }
     }

@@ -203,16 +203,15 @@ impl Map {
         let Self { volumes, lines, .. } = self;
         let Some(map) = volumes.get(&version) else { return };
         let Some(Line { index, .. }) = lines.get_mut(&home) else { return };
-        let last = (lba.saturating_add(blocks) - 1) / LEAF;
-        let (mut at, mine) = (lba / LEAF, number..number + 1);
-        while let Some(leaf) = u32::try_from(at).ok().and_then(|at| index.first_leaf(at, &mine)) {
-            if u64::from(leaf) > last {
-                break;
-            }
+        let (mut at, end, mine) = (lba, lba.saturating_add(blocks), number..number + 1);
+        while let Some(leaf) = index.first_leaf(at, end, &mine) {
             if map.leaf(leaf).is_none() {
                 index.remove(leaf, number);
             }
-            at = u64::from(leaf) + 1;
+            at = (u64::from(leaf) + 1) * LEAF;
+            if at >= end {
+                break;
+            }
         }
     }
 
@@ -250,8 +249,7 @@ impl Map {
             _ => {}
         };
         while at < end {
-            let leaf = u32::try_from(at / LEAF).ok();
-            let leaf = leaf.and_then(|leaf| line.index.first_leaf(leaf, numbers));
+            let leaf = line.index.first_leaf(at, end, numbers);
             let base = leaf.map_or(end, |leaf| u64::from(leaf) * LEAF);
             let from = base.clamp(at, end);
             add(at, from - at);

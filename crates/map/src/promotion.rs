@@ -214,7 +214,7 @@ impl Map {
     fn leaf_to_promote(&self, promotion: &Promotion, from: u32) -> Option<u32> {
         let of_line = |volume, number: u32| {
             let line = self.lines.get(&volume)?;
-            line.index.first_leaf(from, &(number..u32::MAX))
+            line.index.first_leaf(u64::from(from) * LEAF, u64::MAX, &(number..u32::MAX))
         };
         let of_map = |volume| self.volumes.get(&volume)?.first_leaf_from(from);
         let Promotion { parent, clone, number, .. } = *promotion;

@@ -265,8 +265,7 @@ impl Map {
         let home = self.volumes.get(&version).and_then(|map| map.link.home);
         let (mut at, end) = (lba, lba + blocks);
         while at < end {
-            let leaf = u32::try_from(at / LEAF).ok();
-            let leaf = leaf.and_then(|leaf| line.index.first_leaf(leaf, &(number..u32::MAX)));
+            let leaf = line.index.first_leaf(at, end, &(number..u32::MAX));
             let base = leaf.map_or(end, |leaf| u64::from(leaf) * LEAF);
             let from = base.clamp(at, end);
             if at < from {
@@ -359,7 +358,7 @@ impl Map {
         let (mut at, mut least) = (Some(volume), None);
         while let Some(map) = at.and_then(|at| self.volumes.get(&at)) {
             let leaf = match at.and_then(|at| self.line_of(at)) {
-                Some((line, number)) => line.index.first_leaf(first, &(number..u32::MAX)),
+                Some((line, number)) => line.index.first_leaf(lba.0, u64::MAX, &(number..u32::MAX)),
                 None => map.first_leaf_from(first),
             };
             least = [least, leaf].into_iter().flatten().min();
