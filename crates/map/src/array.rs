@@ -165,7 +165,7 @@ pub(crate) fn assign_plain(
     freed: &mut Freed<'_>,
 ) -> u16 {
     let mut filled = 0;
-    for (i, sum) in new.sums.iter().enumerate() {
+    for i in 0..new.blocks as usize {
         let block = new.start as usize + i;
         let addr = new.addr.raw() + i as u64;
         match shape.entry(entries, block) {
@@ -173,7 +173,7 @@ pub(crate) fn assign_plain(
             Some((old, _)) if old != addr => freed.add(BlockAddr::from_raw(old), 1),
             Some(_) => {}
         }
-        shape.put(entries, block, addr, Some(*sum));
+        shape.put(entries, block, addr, new.sums.get(i).copied());
     }
     filled
 }
@@ -183,7 +183,7 @@ pub(crate) fn assign_packed(
     buf: &mut [u8],
     mapped: usize,
     block: u32,
-    (addr, sum): (BlockAddr, u64),
+    (addr, sum): (BlockAddr, Option<u64>),
     freed: &mut Freed<'_>,
 ) -> bool {
     let (bitmap, entries) = buf.split_at_mut(BITMAP_LEN);
@@ -196,7 +196,7 @@ pub(crate) fn assign_packed(
         let old = entry(entries, at).map(|(old, _)| old).filter(|old| *old != addr.raw());
         old.into_iter().for_each(|old| freed.add(BlockAddr::from_raw(old), 1));
     }
-    put_entry(entries, at, addr.raw(), Some(sum));
+    put_entry(entries, at, addr.raw(), sum);
     hole
 }
 

@@ -7,7 +7,7 @@ use crate::array::{
     BITMAP_LEN, ENTRY_LEN, PLAIN_LEN, Shape, assign_packed, assign_plain, bit, clear_packed,
     clear_plain, entry, put_entry, rank, set_bit,
 };
-use crate::change::{Freed, NewRun};
+use crate::change::{Freed, NewRun, continues};
 use crate::entry::Mapped;
 use crate::memory::heap_bytes;
 use crate::pair::{MAX_PAIR_BLOCKS, Pair};
@@ -15,7 +15,7 @@ use crate::runs::RunList;
 use crate::sums::{SUM_LEN, SumBytes, sum_bytes, wide};
 
 /// A change of this many blocks or more also chooses a new form.
-const MIN_RESHAPE_BLOCKS: usize = 32;
+const MIN_RESHAPE_BLOCKS: u32 = 32;
 /// A longer list of runs is slow to search, so it must save half of the memory.
 const MAX_FAST_RUNS: usize = 128;
 const RUN_LEN: usize = 8;
@@ -185,17 +185,15 @@ impl Leaf {
         scratch: &mut RunList,
     ) {
         let before = self.mapped();
-        let short = (1..MIN_RESHAPE_BLOCKS).contains(&new.sums.len());
+        let short = new.blocks < MIN_RESHAPE_BLOCKS && !self.prolongs_sealed(new);
         match self {
-            Leaf::Plain { buf, mapped, shape }
-                if short && shape.takes(new.addr, new.sums.len() as u32) =>
-            {
+            Leaf::Plain { buf, mapped, shape } if short && shape.takes(new.addr, new.blocks) => {
                 *mapped += assign_plain((buf, *shape), new, freed);
             }
             Leaf::Packed { .. } if short => {
-                for (i, sum) in new.sums.iter().enumerate() {
-                    let to = (new.addr.plus(i as u32), *sum);
-                    self.assign_one(new.start + i as u32, to, freed);
+                for i in 0..new.blocks {
+                    let to = (new.addr.plus(i), new.sums.get(i as usize).copied());
+                    self.assign_one(new.start + i, to, freed);
                 }
             }
             _ => {
@@ -211,8 +209,16 @@ impl Leaf {
         }
     }
 
+    /// Whether a sealed run goes on where the block before it ends: in a list of runs the two may
+    /// take less memory.
+    fn prolongs_sealed(&self, new: NewRun<'_>) -> bool {
+        let before = new.start.checked_sub(1).filter(|_| new.sums.is_empty());
+        let before = before.and_then(|block| self.get(block));
+        before.is_some_and(|before| continues(before.addr, 1, new.addr))
+    }
+
     /// Sets a block of a packed leaf, which an earlier call may have made plain.
-    fn assign_one(&mut self, block: u32, to: (BlockAddr, u64), freed: &mut Freed<'_>) {
+    fn assign_one(&mut self, block: u32, to: (BlockAddr, Option<u64>), freed: &mut Freed<'_>) {
         if let Leaf::Packed { buf, mapped } = self {
             let count = usize::from(*mapped);
             if BITMAP_LEN + (count + 1) * ENTRY_LEN > buf.len() {
@@ -241,7 +247,7 @@ impl Leaf {
             }
             Leaf::Plain { buf, mapped, shape } => {
                 assert!(shape.takes(to.0, 1), "a leaf that has just become plain takes it");
-                let new = NewRun { start: block, blocks: 1, addr: to.0, sums: &[to.1] };
+                let new = NewRun { start: block, blocks: 1, addr: to.0, sums: to.1.as_slice() };
                 *mapped += assign_plain((buf, *shape), new, freed);
             }
             _ => unreachable!("a packed leaf becomes plain and nothing else"),
@@ -260,7 +266,7 @@ impl Leaf {
         let keeps_form = |buf: &[u8], mapped: u16| {
             let blocks = range.1 - range.0;
             let left = u32::from(mapped).saturating_sub(blocks) as usize;
-            blocks < MIN_RESHAPE_BLOCKS as u32
+            blocks < MIN_RESHAPE_BLOCKS
                 && left > MAX_PAIR_BLOCKS
                 && (BITMAP_LEN + left * ENTRY_LEN) * 4 > buf.len() * 3
         };
