@@ -383,24 +383,37 @@ impl Pool {
     /// Marks the blocks that the group being written overwrites as dying. Returns their number, and
     /// the number of young ones.
     fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) -> (u64, u64) {
-        let (now, limit) = (self.stats.clock(), self.store.classes.young());
-        let (mut all, mut young) = (0, 0);
         // What a snapshot has as well does not die.
         if self.has_versions(volume) {
             return (0, 0);
         }
-        self.store.map.borrow().lookup_range(volume, lba, blocks, |piece| {
-            rt::model_work(work::PIECE);
+        let (now, limit) = (self.stats.clock(), self.store.classes.young());
+        let (mut all, mut young) = (0, 0);
+        let mut note = |home: VolumeId, addr: BlockAddr, blocks: u64| {
             // Nor does what other blocks may refer to.
-            if let ExtentKind::Mapped { home, addr, .. } = piece.kind {
-                if home != DEDUP_VOLUME {
-                    self.store.table.add_dying(addr, piece.blocks as u32);
-                    let age = now.saturating_sub(self.store.table.get(addr.segment()).clock);
-                    all += piece.blocks;
-                    young += if age < limit { piece.blocks } else { 0 };
-                }
+            if home != DEDUP_VOLUME {
+                self.store.table.add_dying(addr, blocks as u32);
+                let age = now.saturating_sub(self.store.table.get(addr.segment()).clock);
+                all += blocks;
+                young += if age < limit { blocks } else { 0 };
             }
-        });
+        };
+        let map = self.store.map.borrow();
+        if blocks == 1 {
+            rt::model_work(work::PIECE);
+            if let Some(old) =
+                map.lookup(volume, lba).filter(|old| PackedRef::of(old.addr).is_none())
+            {
+                note(old.home, old.addr, 1);
+            }
+        } else {
+            map.lookup_range(volume, lba, blocks, |piece| {
+                rt::model_work(work::PIECE);
+                if let ExtentKind::Mapped { home, addr, .. } = piece.kind {
+                    note(home, addr, piece.blocks);
+                }
+            });
+        }
         (all, young)
     }
 
