@@ -4,6 +4,7 @@ A folder on the disk to measure and the release binary enter; figures leave. The
 server that it started, and removes the folder with all files at the end.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -38,6 +39,26 @@ def median(values):
 def spread(values):
     """Smallest and largest value, which show the noise of a median."""
     return [min(values), max(values)] if values else None
+
+
+def halves():
+    """The processors in two parts that share none, for what must not wait for the other."""
+    processors = sorted(os.sched_getaffinity(0))
+    half = (len(processors) + 1) // 2
+    if half == len(processors):
+        raise Failure("two loads that do not share a processor need two of them")
+    return set(processors[:half]), set(processors[half:])
+
+
+@contextlib.contextmanager
+def on(processors):
+    """Processes that are started within run on these processors, or on this script's if None."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors or own)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 class Bench:
