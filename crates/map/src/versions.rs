@@ -154,9 +154,9 @@ impl Map {
         let Some((line, keepers)) = line.and_then(|line| Some((line, line.keepers()?))) else {
             return all;
         };
-        if all == 0 || blocks == 1 {
-            let has_kept = || self.entry_from(line, keepers.start, lba.0, |_| true).is_some();
-            return if all > 0 && has_kept() { all } else { 0 };
+        if blocks == 1 {
+            let is_kept = self.entry_from(line, keepers.start, lba.0, |_| true).is_some();
+            return if is_kept { all } else { 0 };
         }
         let shared = self.untouched(line, &keepers, lba.0, blocks).into_iter();
         all - shared.map(|(lba, n)| within(map, lba, n)).sum::<u64>()
