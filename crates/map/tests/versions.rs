@@ -366,6 +366,8 @@ impl World {
             assert_eq!(map.shared_blocks(*id), shared as u64, "blocks shared by {id}");
             let own = map.mapped_blocks(*id);
             assert_eq!(map.unshared_within(*id, Lba(0), MAX_VOLUME_BLOCKS), own - shared as u64);
+            let alone = right.keys().map(|lba| map.unshared_within(*id, Lba(*lba), 1));
+            assert_eq!(alone.sum::<u64>(), own - shared as u64, "asked block by block, {id}");
         }
         if is_settled {
             assert_eq!(seen, self.alive, "what is alive is what some version has");
