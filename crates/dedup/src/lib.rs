@@ -2,6 +2,7 @@
 
 mod fingerprint;
 mod index;
+mod lanes;
 mod references;
 
 pub use fingerprint::{Fingerprint, FingerprintKey};

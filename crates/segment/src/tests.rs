@@ -11,7 +11,7 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Layout, Lba, Segme
 use crate::pages::Pages;
 use crate::{
     BlockFault, Choice, Classes, DataWriter, InFlight, JournalFault, JournalReader, JournalWriter,
-    Reader, SegmentError, SegmentKind, SegmentState, SegmentTable, Victims, Wanted,
+    Reader, SegmentError, SegmentKind, SegmentState, SegmentTable, SummedBlock, Victims, Wanted,
 };
 
 const POOL: u64 = 77;
@@ -171,7 +171,10 @@ fn reads_verify_sums_from_the_map_or_the_footer() {
         let mut places = Vec::new();
         for i in 0..300u64 {
             let data = block(i);
-            let put = writer.append(volume, Lba(i), &data, CommitId(1), 9, 0).await.unwrap();
+            let put = writer
+                .append(volume, Lba(i), SummedBlock::of(&data), CommitId(1), 9, 0)
+                .await
+                .unwrap();
             assert_eq!(put.1, block_sum(POOL, volume, Lba(i), &data));
             places.push(put);
         }
@@ -214,7 +217,12 @@ fn pieces_of_one_read_are_verified_separately() {
         let volume = VolumeId(4);
         let mut places = Vec::new();
         for i in 0..300u64 {
-            places.push(writer.append(volume, Lba(i), &block(i), CommitId(1), 9, 0).await.unwrap());
+            places.push(
+                writer
+                    .append(volume, Lba(i), SummedBlock::of(&block(i)), CommitId(1), 9, 0)
+                    .await
+                    .unwrap(),
+            );
         }
         writer.finish_rows(CommitId(1)).await;
         b.in_flight.drain().await.unwrap();
@@ -288,7 +296,10 @@ fn footer_page_is_repaired_and_a_stale_footer_refused() {
             DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
         let volume = VolumeId(4);
         for i in 0..300u64 {
-            writer.append(volume, Lba(i), &block(i), CommitId(1), 9, 0).await.unwrap();
+            writer
+                .append(volume, Lba(i), SummedBlock::of(&block(i)), CommitId(1), 9, 0)
+                .await
+                .unwrap();
         }
         writer.finish_rows(CommitId(1)).await;
         b.in_flight.drain().await.unwrap();
@@ -341,7 +352,10 @@ fn torn_segment_is_not_verified_by_its_old_footer() {
             while !table.get(segment).footer {
                 let block = block(stamp + blocks);
                 let lba = Lba(blocks);
-                let (addr, _) = writer.append(volume, lba, &block, commit, 9, 0).await.unwrap();
+                let (addr, _) = writer
+                    .append(volume, lba, SummedBlock::of(&block), commit, 9, 0)
+                    .await
+                    .unwrap();
                 assert_eq!(addr, BlockAddr::new(segment, blocks as u32));
                 blocks += 1;
             }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use forebay_array::Array;
-use forebay_format::checksum::block_sum;
+use forebay_format::checksum::{bound_sum, crc64};
 use forebay_format::footer::{Footer, FooterLength, Run};
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
 
@@ -22,6 +22,33 @@ pub struct WriteCounts {
     pub footer: u64,
     /// Zeros that fill rows.
     pub padding: u64,
+}
+
+/// The content of a block, and its CRC-64.
+#[derive(Clone, Copy)]
+pub struct SummedBlock<'a> {
+    bytes: &'a [u8],
+    crc: u64,
+}
+
+impl<'a> SummedBlock<'a> {
+    /// Computes the CRC of `bytes`.
+    #[must_use]
+    pub fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, crc: crc64(bytes) }
+    }
+
+    /// `bytes`, whose CRC was computed before.
+    #[must_use]
+    pub fn known(bytes: &'a [u8], crc: u64) -> Self {
+        Self { bytes, crc }
+    }
+
+    /// The content.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
 }
 
 const ZEROS: [u8; BLOCK_LEN] = [0; BLOCK_LEN];
@@ -93,7 +120,7 @@ impl DataWriter {
         &mut self,
         volume: VolumeId,
         lba: Lba,
-        block: &[u8],
+        block: SummedBlock<'_>,
         commit: CommitId,
         clock: u64,
         keep: u32,
@@ -103,8 +130,8 @@ impl DataWriter {
             self.footer = Footer { pool: self.pool, segment, birth: commit.0, ..Footer::default() };
             self.length = FooterLength::default();
         }
-        let sum = block_sum(self.pool, volume, lba, block);
-        let addr = self.rows.put(block, commit).await;
+        let sum = bound_sum(block.crc, self.pool, volume, lba);
+        let addr = self.rows.put(block.bytes, commit).await;
         self.counts.data += 1;
         self.note(volume, lba, sum, commit).await;
         Ok((addr, sum))

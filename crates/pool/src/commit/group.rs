@@ -4,20 +4,19 @@ use std::rc::Rc;
 
 use forebay_cache::Kept;
 use forebay_compress::Compression;
-use forebay_dedup::Fingerprint;
 use forebay_device::IoBytes;
 use forebay_format::map_record::{Delta, LEAF_BLOCKS, MAX_VOLUME_BLOCKS};
 use forebay_map::{DEDUP_VOLUME, ExtentKind, PACKED_VOLUME, PackedRef, dedup_ref};
 use forebay_rt as rt;
 use forebay_rt::Either;
-use forebay_segment::{Classes, STREAMS};
+use forebay_segment::{Classes, STREAMS, SummedBlock};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, TxgId, VolumeId};
 
 use super::packing::Loose;
 use crate::Pool;
 use crate::commit::error::CommitError;
-use crate::commit::group_changes::{GroupChange, GroupChanges};
+use crate::commit::group_changes::{BlockHash, GroupChange, GroupChanges};
 use crate::commit::work;
 use crate::dedup::DedupMode;
 use crate::state::Writers;
@@ -239,7 +238,7 @@ impl Pool {
     ) -> Result<(), CommitError> {
         let mut slices = rt::Slices::new();
         while let Some(change) = group.changes.next(self).await {
-            let GroupChange { volume, lba, blocks, content, fingerprints } = change;
+            let GroupChange { volume, lba, blocks, content, hashes } = change;
             let data = match content {
                 Content::Zero => {
                     self.note_all_dying((volume, lba, blocks), &mut slices).await;
@@ -251,7 +250,7 @@ impl Pool {
             group.bytes += data.len() as u64;
             let (old, young) = self.note_dying(volume, lba, blocks);
             group.overwritten = (group.overwritten.0 + old, group.overwritten.1 + young);
-            let extent = (volume, lba, &data, &fingerprints[..]);
+            let extent = (volume, lba, &data, &hashes[..]);
             let of = (group.commit, group.keep);
             self.write_extent(writers, extent, of, &mut group.places, &mut slices).await?;
         }
@@ -283,7 +282,7 @@ impl Pool {
     async fn write_extent(
         self: &Rc<Self>,
         writers: &mut Writers,
-        (volume, lba, data, fingerprints): (VolumeId, Lba, &IoBytes, &[Fingerprint]),
+        (volume, lba, data, hashes): (VolumeId, Lba, &IoBytes, &[BlockHash]),
         (commit, keep): (CommitId, u32),
         places: &mut Places,
         slices: &mut rt::Slices,
@@ -293,12 +292,13 @@ impl Pool {
         let mut loose = Vec::new();
         let mode = self.dedup_mode(volume);
         // The property may have changed since the extent was hashed.
-        let fingerprints = if mode == DedupMode::Off { &[] } else { fingerprints };
-        self.look_for_neighbors(fingerprints).await;
+        let hashes = if mode == DedupMode::Off { &[] } else { hashes };
+        self.look_for_neighbors(hashes).await;
         for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
             let at = (volume, Lba(lba.0 + index as u64));
             let mut bound = at;
-            if let Some(fingerprint) = fingerprints.get(index) {
+            let hash = hashes.get(index);
+            if let Some(BlockHash { fingerprint, .. }) = hash {
                 if let Some(content) = self.known_content(fingerprint, block, mode).await {
                     places.refer(at, Lba(content));
                     slices.step().await;
@@ -312,6 +312,10 @@ impl Pool {
             }
             match how {
                 Compression::Off => {
+                    let block = match hash {
+                        Some(hash) => SummedBlock::known(block, hash.crc),
+                        None => SummedBlock::of(block),
+                    };
                     self.store_block(writers, (at, bound), block, &to, places).await?;
                 }
                 _ => loose.push(Loose { at, bound, index }),
@@ -327,7 +331,7 @@ impl Pool {
         self: &Rc<Self>,
         writers: &mut Writers,
         (at, bound): ((VolumeId, Lba), (VolumeId, Lba)),
-        block: &[u8],
+        block: SummedBlock<'_>,
         to: &Target,
         places: &mut Places,
     ) -> Result<(), CommitError> {
@@ -339,7 +343,7 @@ impl Pool {
         self.stats.tick();
         rt::model_work(work::BLOCK);
         if caches_writes {
-            self.cache.keep(self.block_key(addr), block, Kept::Written);
+            self.cache.keep(self.block_key(addr), block.bytes(), Kept::Written);
         }
         places.place(bound, addr, sum);
         Ok(())

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use forebay_dedup::{Fingerprint, FingerprintKey};
 use forebay_device::IoBytes;
+use forebay_format::checksum::crc64;
 use forebay_rt as rt;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, Lba, Nanos, VolumeId};
@@ -25,7 +26,7 @@ const BATCHES_AHEAD: usize = 8;
 /// there and back.
 const MIN_COMPUTE_BYTES: usize = 64 << 10;
 /// What hashing a block takes, for the simulation.
-const HASH_COST: Nanos = Nanos::from_micros(2);
+const HASH_COST: Nanos = Nanos::from_micros(1);
 
 /// A change of the syncing group.
 pub(crate) struct GroupChange {
@@ -34,7 +35,15 @@ pub(crate) struct GroupChange {
     pub blocks: u64,
     pub content: Content,
     /// One for each block if the volume was de-duplicated when the batch was read.
-    pub fingerprints: Vec<Fingerprint>,
+    pub hashes: Vec<BlockHash>,
+}
+
+/// What a pass over a block's bytes gives.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockHash {
+    pub fingerprint: Fingerprint,
+    /// The CRC-64, for the block's checksum.
+    pub crc: u64,
 }
 
 /// The rest of the syncing group's changes.
@@ -50,7 +59,7 @@ struct Batch {
     changes: Vec<GroupChange>,
     /// The extents to hash, by their index in `changes`; the fingerprints of all their blocks.
     hashed: Vec<usize>,
-    hashing: Option<rt::JoinHandle<Vec<Fingerprint>>>,
+    hashing: Option<rt::JoinHandle<Vec<BlockHash>>>,
 }
 
 impl GroupChanges {
@@ -80,8 +89,8 @@ impl GroupChanges {
             let set = groups.syncing().expect("it is being written");
             for (volume, lba, blocks, content) in set.extents_after(self.read_to) {
                 bytes += if let Content::Data(data) = &content { data.len() } else { 0 };
-                let fingerprints = Vec::new();
-                changes.push(GroupChange { volume, lba, blocks, content, fingerprints });
+                let hashes = Vec::new();
+                changes.push(GroupChange { volume, lba, blocks, content, hashes });
                 if changes.len() == BATCH_EXTENTS || bytes >= BATCH_BYTES {
                     break;
                 }
@@ -106,29 +115,32 @@ impl Batch {
             }
         }
         let key = pool.dedup.key();
-        let hashing = (!extents.is_empty()).then(|| rt::spawn(fingerprints(key, extents)));
+        let hashing = (!extents.is_empty()).then(|| rt::spawn(hashes(key, extents)));
         Self { changes, hashed, hashing }
     }
 
-    /// Waits for the fingerprints and gives them to their extents.
+    /// Waits for the hashes and gives them to their extents.
     async fn finish(mut self) -> Vec<GroupChange> {
         if let Some(hashing) = self.hashing {
             let mut all = hashing.await.into_iter();
             for at in self.hashed {
                 let change = &mut self.changes[at];
-                change.fingerprints = all.by_ref().take(change.blocks as usize).collect();
+                change.hashes = all.by_ref().take(change.blocks as usize).collect();
             }
         }
         self.changes
     }
 }
 
-/// The fingerprints of the blocks of `extents`, in order.
-async fn fingerprints(key: FingerprintKey, extents: Vec<IoBytes>) -> Vec<Fingerprint> {
+/// The hashes of the blocks of `extents`, in order.
+async fn hashes(key: FingerprintKey, extents: Vec<IoBytes>) -> Vec<BlockHash> {
     let bytes: usize = extents.iter().map(|data| data.len()).sum();
     let all = move || {
-        let blocks = extents.iter().flat_map(|data| data.chunks(BLOCK_LEN));
-        blocks.map(|block| key.fingerprint(block)).collect()
+        let blocks = extents.iter().flat_map(|data| data.chunks_exact(BLOCK_LEN));
+        let blocks = blocks.map(|block| block.try_into().expect("a block's length"));
+        let blocks: Vec<&[u8; BLOCK_LEN]> = blocks.collect();
+        let both = key.fingerprints(&blocks).into_iter().zip(blocks);
+        both.map(|(fingerprint, block)| BlockHash { fingerprint, crc: crc64(block) }).collect()
     };
     if bytes < MIN_COMPUTE_BYTES {
         return all();

@@ -10,6 +10,7 @@ use forebay_format::map_record::Delta;
 use forebay_format::packed::{Codec, MAX_UNIT_BLOCKS, PackedBlock, Unit};
 use forebay_map::PACKED_VOLUME;
 use forebay_rt as rt;
+use forebay_segment::SummedBlock;
 use forebay_units::{BLOCK_LEN, Lba, Nanos, VolumeId};
 
 use super::group::{Places, Target};
@@ -107,6 +108,7 @@ impl Pool {
                 None => {
                     for Loose { at, bound, index } in unit {
                         let block = &data[index * BLOCK_LEN..(index + 1) * BLOCK_LEN];
+                        let block = SummedBlock::of(block);
                         self.store_block(writers, (*at, *bound), block, to, places).await?;
                     }
                 }
@@ -143,7 +145,7 @@ impl Pool {
         for PackedBlock { number, bytes } in full {
             self.note_density(number.0, Some(&bytes));
             let bound = (PACKED_VOLUME, number);
-            self.store_block(writers, (at, bound), &bytes, to, places).await?;
+            self.store_block(writers, (at, bound), SummedBlock::of(&bytes), to, places).await?;
         }
         Ok(())
     }
