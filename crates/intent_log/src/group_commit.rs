@@ -60,7 +60,6 @@ pub(crate) struct Waiting {
 struct Window {
     /// Records that end first, because they began before the setting.
     left_of_last: u64,
-    begun: Nanos,
     /// Records under way, summed over the nanoseconds.
     area: u128,
     ended: u64,
@@ -248,7 +247,6 @@ impl GroupController {
         let window = &mut self.window;
         if window.left_of_last > 0 {
             window.left_of_last = window.left_of_last.saturating_sub(records);
-            window.begun = self.last;
             return;
         }
         window.ended += records;

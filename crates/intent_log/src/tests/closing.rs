@@ -229,3 +229,61 @@ fn a_side_that_lacks_the_newest_frame_is_named() {
         writer.await;
     });
 }
+
+#[test]
+fn a_frame_that_is_overwritten_while_it_is_read_back_is_not_called_lost() {
+    Runtime::simulated(7).block_on(async {
+        let disk = disk();
+        let rings = [ring(0, MIB, &[&disk])];
+        let log = Rc::new(start(LogConfig::new(POOL), &rings).0);
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        disk.read_delay.set(Nanos::from_secs(1));
+        let check = rt::spawn({
+            let log = log.clone();
+            async move { log.check_newest_frames().await }
+        });
+        rt::yield_now().await;
+        for round in 2..100 {
+            log.append(vec![write(round, round, 4)]).await.unwrap();
+            let _ = log.state(TxgId(round));
+            log.release(TxgId(round));
+        }
+        assert!(log.stats().wraps > 0 && !check.is_finished());
+        assert_eq!(check.await, []);
+    });
+}
+
+#[test]
+fn a_closing_frame_takes_the_last_block_of_a_ring() {
+    Runtime::simulated(8).block_on(async {
+        let disk = disk();
+        let rings = [ring(0, MIB, &[&disk])];
+        let (log, _) = start(LogConfig::new(POOL), &rings);
+        // Three blocks, then two for each. The longest frame has 32 blocks: it would not fit any
+        // more behind block 224 of 256.
+        log.append(vec![write(1, 1, 2)]).await.unwrap();
+        for id in 2..=112 {
+            log.append(vec![write(id, 2, 1)]).await.unwrap();
+        }
+        rt::sleep(MOMENT).await;
+        assert_eq!(log.stats().closing_frames, 0, "there is no room");
+        let _ = log.state(TxgId(1));
+        log.release(TxgId(1));
+        log.append(vec![write(113, 2, 1)]).await.unwrap();
+        rt::sleep(MOMENT).await;
+        assert_eq!((log.stats().closing_frames, log.used_bytes()), (1, MIB));
+    });
+}
+
+#[test]
+fn a_closed_log_keeps_no_device_open() {
+    Runtime::simulated(9).block_on(async {
+        let disk = disk();
+        let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        assert!(Rc::strong_count(&disk) > 1);
+        drop(log);
+        rt::sleep(Nanos(1)).await;
+        assert_eq!(Rc::strong_count(&disk), 1);
+    });
+}

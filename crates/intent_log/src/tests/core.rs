@@ -418,6 +418,9 @@ impl Rig {
             } else if answered {
                 let all = self.sent[..waits.upto].iter().all(|sent| sent.answered);
                 assert!(all, "a barrier ended before its records were acknowledged");
+            } else {
+                let committed = self.sent[..waits.upto].iter().all(|s| s.txg <= self.released);
+                assert!(!committed, "a barrier waits for records that are committed");
             }
         }
         let live = self.frames.range(self.tail..);
@@ -531,4 +534,21 @@ fn late_write_to_an_old_ring_changes_nothing() {
     rig.core.frame_done(issue.generation, issue.seq, false, Nanos::ZERO);
     assert!(rig.core.mode == Mode::Running && rig.core.failed.is_empty());
     assert!(rig.core.outstanding.is_empty());
+}
+
+#[test]
+fn records_after_a_group_that_was_committed_while_it_gathered_are_written() {
+    let gather = Nanos::from_micros(150);
+    let config = LogConfig { group_commit: GroupCommit::Fixed { gather }, ..LogConfig::new(POOL) };
+    let mut rig = Rig::new(config, rings(1, 1));
+    rig.turn();
+    rig.append(&[1], false);
+    rig.turn();
+    assert_eq!(rig.timers.len(), 1, "a worker gathers");
+    rig.open = rig.open.next();
+    rig.commit();
+    rig.turn();
+    rig.append(&[1], false);
+    rig.run();
+    assert_eq!((rig.queue.len(), rig.frames.len()), (0, 1));
 }

@@ -45,6 +45,8 @@ pub(super) struct Disk {
     in_flight: RefCell<BTreeMap<u64, (u64, IoBytes)>>,
     power: Rc<Power>,
     pub(super) max_delay: Nanos,
+    /// Added to the time of each read.
+    pub(super) read_delay: Cell<Nanos>,
     /// The write (counted from 1) from which on all writes fail.
     pub(super) fails_from: Cell<u64>,
     /// Reads that touch this range fail.
@@ -68,6 +70,7 @@ impl Disk {
             in_flight: RefCell::default(),
             power: power.clone(),
             max_delay: Nanos::from_micros(max_delay_us),
+            read_delay: Cell::default(),
             fails_from: Cell::new(u64::MAX),
             unreadable: Cell::new((0, 0)),
             writes: RefCell::default(),
@@ -133,7 +136,8 @@ impl BlockDevice for Disk {
         Box::pin(async move {
             let len = buf.len() as u64;
             check_range(&self.name, &self.geometry, Operation::Read, offset, len)?;
-            rt::sleep(Nanos(1 + rt::random_below(self.max_delay.0))).await;
+            let delay = Nanos(1 + rt::random_below(self.max_delay.0));
+            rt::sleep(delay + self.read_delay.get()).await;
             let (from, to) = self.unreadable.get();
             if offset < to && offset + len > from {
                 return Err(self.error(Operation::Read, offset, len));

@@ -2,7 +2,9 @@
 
 use super::disk::Power;
 use super::*;
-use crate::{ConfigError, LogError, LogEvent, NotQuiet, RecordError, RecordKind, ReplayVerdict};
+use crate::{
+    ConfigError, LogError, LogEvent, LogStats, NotQuiet, RecordError, RecordKind, ReplayVerdict,
+};
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::log_frame::MAX_FRAME_BYTES;
 use forebay_rt::{Runtime, join_all, sleep, spawn, yield_now};
@@ -276,6 +278,57 @@ fn failed_side_stops_acknowledgements_until_the_pool_has_committed() {
         let error = DeviceError::new("disk1", Operation::Write, 0, 0, ErrorKind::Gone);
         log.fail_side(DeviceId(1), error.clone());
         assert_eq!(log.take_event(), Some(LogEvent::SideFailed { device: DeviceId(1), error }));
+    });
+}
+
+#[test]
+fn new_rings_are_refused_while_the_log_runs() {
+    Runtime::simulated(11).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let rings = [ring(0, MIB, &[disk])];
+        let (log, _) = start(LogConfig::new(POOL), &rings);
+        let next = log.next_state(&rings, 2, TxgId(0));
+        assert_eq!(log.resume(&rings, &next).await, Err(NotQuiet::Running.into()));
+        log.pause().await;
+        log.resume(&rings, &next).await.unwrap();
+    });
+}
+
+#[test]
+fn stats_count_frames_records_and_failed_writes() {
+    Runtime::simulated(12).block_on(async {
+        let disks = disks(2, 2 * MIB);
+        let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disks[0], &disks[1]])]);
+        let zero = Record::zero(VolumeId(1), TxgId(1), Lba(0), 9);
+        log.append(vec![write(1, 1, 1), write(2, 1, 2), zero]).await.unwrap();
+        disks[1].fails_from.set(2);
+        let lost = spawn(log.append(vec![write(3, 1, 1)]));
+        sleep(Nanos::from_millis(1)).await;
+        let later = spawn(log.append(vec![write(4, 1, 1)]));
+        let mut expected = LogStats {
+            frames: 2,
+            device_writes: 4,
+            device_write_bytes: 2 * (16384 + 8192),
+            payload_bytes: 3 * 4096 + 4096,
+            frame_bytes: 16384 + 8192,
+            records: 4,
+            sequential_frames: 2,
+            queued_records: 1,
+            queued_bytes: 4096,
+            used_bytes: 16384 + 8192,
+            capacity_bytes: MIB,
+            write_errors: 1,
+            ..LogStats::default()
+        };
+        (expected.frames_by_len[1], expected.frames_by_len[2]) = (1, 1);
+        (expected.frames_by_records[0], expected.frames_by_records[2]) = (1, 1);
+        assert_eq!(log.stats(), expected);
+        log.release(TxgId(1));
+        lost.await.unwrap();
+        later.await.unwrap();
+        let overtaken =
+            LogStats { queued_records: 0, queued_bytes: 0, records_overtaken: 1, ..expected };
+        assert_eq!(log.stats(), overtaken);
     });
 }
 
