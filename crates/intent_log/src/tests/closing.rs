@@ -8,7 +8,7 @@ use forebay_units::Nanos;
 
 use super::disk::Power;
 use super::*;
-use crate::{ReplayVerdict, newest_epoch};
+use crate::{LogError, ReplayVerdict, newest_epoch};
 
 /// Longer than a log must be idle before a closing frame is written.
 const MOMENT: Nanos = Nanos::from_millis(20);
@@ -184,6 +184,13 @@ fn appends_wait_for_the_witness_if_asked() {
         log.release(TxgId(1));
         rt::sleep(MOMENT).await;
         assert_eq!(done.get(), 3, "their group is committed");
+        let late = rt::spawn(log.append(vec![write(5, 2, 1)]));
+        rt::sleep(MOMENT).await;
+        log.wait_for_witness(true);
+        rt::sleep(MOMENT).await;
+        assert!(!late.is_finished());
+        log.wait_for_witness(false);
+        late.await.unwrap();
         let (log, done) = (log.clone(), done.clone());
         rt::spawn_detached(Box::pin(async move {
             log.append(vec![write(4, 2, 1)]).await.unwrap();
@@ -282,6 +289,9 @@ fn a_closed_log_keeps_no_device_open() {
         let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
         log.append(vec![write(1, 1, 1)]).await.unwrap();
         assert!(Rc::strong_count(&disk) > 1);
+        log.close();
+        assert_eq!(log.append(vec![write(2, 1, 1)]).await, Err(LogError::Closed));
+        assert_eq!(log.append(Vec::new()).await, Err(LogError::Closed));
         drop(log);
         rt::sleep(Nanos(1)).await;
         assert_eq!(Rc::strong_count(&disk), 1);

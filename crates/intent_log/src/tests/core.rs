@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
 use forebay_device::{DeviceError, ErrorKind, Operation};
-use forebay_format::log_frame::{Fragment, RecordKind, decode, next_position_bytes};
+use forebay_format::log_frame::{
+    Fragment, RecordKind, decode, frame_len_bytes, next_position_bytes,
+};
 use forebay_units::{BLOCK_LEN, DeviceId, FrameSeq, Nanos, TxgId};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -391,6 +393,19 @@ impl Rig {
         self.start_workers();
     }
 
+    /// Checks that no ring has room for a record of which `left_bytes` wait.
+    fn check_full(&self, left_bytes: u64) {
+        for (at, ring) in self.rings.iter().enumerate() {
+            let limit = ring.frame_limit_bytes(self.config.max_frame_bytes);
+            let begin = next_position_bytes(self.ends[at], ring.len_bytes, limit);
+            let skipped = if begin == 0 { ring.len_bytes - self.ends[at] } else { 0 };
+            let taken = self.core.ring_bytes()[at].1 + skipped % ring.len_bytes;
+            let room = ring.len_bytes.saturating_sub(taken);
+            let wanted = frame_len_bytes(1, left_bytes).min(limit);
+            assert!(room < wanted, "ring {at} has {room} bytes for a frame of {wanted}");
+        }
+    }
+
     fn note_events(&mut self) {
         while let Some(event) = self.core.events.pop_front() {
             self.pressed |= event == LogEvent::Pressure;
@@ -435,6 +450,7 @@ impl Rig {
         let idle = idle && self.timers.is_empty();
         if idle && !self.failed && self.core.mode == Mode::Running && !self.queue.is_empty() {
             assert!(self.pressed, "records wait for space without a pressure event");
+            self.check_full(waiting(&self.queue[0]));
         }
     }
 }

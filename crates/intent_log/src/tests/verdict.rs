@@ -152,6 +152,58 @@ fn one_bad_sector_hides_no_other_frame() {
 }
 
 #[test]
+fn frames_beyond_a_hole_are_sought_on_every_side() {
+    Runtime::simulated(10).block_on(async {
+        for side in [0, 1] {
+            let Written { disks, rings, state, .. } = ten_frames(1, 2).await;
+            let starts = [8192, 12288];
+            // Replay begins with the first side, and goes on with the second from frame 2 on.
+            disks[0].flip(starts[0] + 8192);
+            (0..2).for_each(|at| disks[at].flip(starts[at] + 4 * 8192));
+            let other = 1 - side;
+            disks[other].erase(starts[other] + 5 * 8192, 5 * 8192);
+            let (records, end) = replay(&rings, &state).await;
+            let ReplayVerdict::Loss(loss) = end.verdict else { panic!("{end:?}") };
+            assert_eq!((records.len(), loss.frames_after), (4, 5), "on side {side}");
+        }
+    });
+}
+
+#[test]
+fn rings_that_cannot_be_read_at_their_end_are_a_loss() {
+    Runtime::simulated(11).block_on(async {
+        for unreadable in [vec![0], vec![1], vec![0, 1]] {
+            let Written { disks, rings, late, .. } = ten_frames(2, 1).await;
+            for at in &unreadable {
+                disks[*at].unreadable.set((0, 2 * MIB));
+            }
+            let (_, end) = replay(&rings, &late).await;
+            assert!(matches!(end.verdict, ReplayVerdict::Loss(_)), "{unreadable:?}: {end:?}");
+            // Nothing proves that there was a frame.
+            let empty = LogState { tail_seq: late.next_seq, ..late };
+            let (_, end) = replay(&rings, &empty).await;
+            assert!(matches!(end.verdict, ReplayVerdict::Loss(_)), "{unreadable:?}: {end:?}");
+        }
+    });
+}
+
+#[test]
+fn replay_reads_on_over_the_ends_of_its_reads() {
+    Runtime::simulated(12).block_on(async {
+        let disk = Disk::new(0, 17 * MIB, 5, &Rc::new(Power::default()));
+        let rings = [ring(0, 16 * MIB, &[&disk])];
+        let (log, state) = start(LogConfig::new(POOL), &rings);
+        // Frames of three blocks lie across the ends of reads.
+        for id in 1..=1200 {
+            log.append(vec![write(id, 1, 2)]).await.unwrap();
+        }
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.verdict), (1200, ReplayVerdict::CleanEnd));
+        assert!(records.iter().zip(1..).all(|(record, id)| same(record, &write(id, 1, 2))));
+    });
+}
+
+#[test]
 fn an_absent_ring_is_a_loss_by_name() {
     Runtime::simulated(5).block_on(async {
         let Written { rings, state, late, .. } = ten_frames(3, 1).await;
