@@ -1,10 +1,13 @@
+mod footer;
+mod journal;
+
 use std::rc::Rc;
 
 use forebay_array::{Array, ArrayEvent, GroupGeometry, GroupSpec};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{FooterPlace, Run, footer_blocks};
-use forebay_format::journal::FrameKind;
+use forebay_format::journal::{FrameKind, SegmentRecord};
 use forebay_rt::Runtime;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Layout, Lba, SegmentId, VolumeId};
 
@@ -25,18 +28,22 @@ struct Bench {
 }
 
 fn bench(layout: Layout, members: usize) -> Bench {
+    bench_of(layout, members, 256 << 10, SEGMENTS)
+}
+
+fn bench_of(layout: Layout, members: usize, column_bytes: u64, segments: u32) -> Bench {
     let geometry = GroupGeometry {
         layout,
         members,
         unit_bytes: 16 << 10,
-        column_bytes: 256 << 10,
+        column_bytes,
         data_start_bytes: 0,
         first_segment: 0,
-        segments: SEGMENTS,
+        segments,
     };
     let devices: Vec<Device> = (0..members)
         .map(|i| {
-            Rc::new(MemoryDevice::new(&format!("d{i}"), u64::from(SEGMENTS) * (256 << 10)))
+            Rc::new(MemoryDevice::new(&format!("d{i}"), u64::from(segments) * column_bytes))
                 as Device
         })
         .collect();
@@ -44,7 +51,7 @@ fn bench(layout: Layout, members: usize) -> Bench {
     let array = Array::new(vec![GroupSpec::healthy(geometry, members.collect())]).unwrap();
     let table = SegmentTable::new();
     let blocks = geometry.blocks_per_segment();
-    table.add_group(SEGMENTS, blocks - footer_blocks(blocks));
+    table.add_group(segments, blocks - footer_blocks(blocks));
     Bench { devices, array, table, in_flight: InFlight::new(8 << 20) }
 }
 
@@ -411,10 +418,13 @@ fn segment_passes_through_every_state_in_order() {
     table.add_dying(BlockAddr::new(first, 0), 30);
     let victim = Victims::of(&table, commit, Choice::Emptiest).first();
     assert_eq!(victim.map(|v| (v.segment, v.live)), Some((first, 30)));
-    assert_eq!(table.free_soon(), 2);
+    assert_eq!(table.free_soon(), 2, "neither full segment is empty");
     table.add_dying(BlockAddr::new(first, 30), 30);
     assert_eq!((table.free_soon(), best(commit)), (3, Some(second)), "it empties by itself");
     table.clear_dying();
+    let live: Vec<u32> =
+        Victims::of(&table, commit, Choice::Emptiest).map(|victim| victim.live).collect();
+    assert_eq!(live, [40, 60]);
     // A segment under cleaning is not selected again until stop_cleaning.
     table.set_cleaning(second, true);
     assert_eq!(best(commit), Some(first));
@@ -441,6 +451,8 @@ fn segment_passes_through_every_state_in_order() {
     assert!(records.iter().all(|record| copy.load_record(record)));
     assert_eq!(copy.get(first).state, SegmentState::Full);
     assert_eq!(copy.free_count(), 3);
+    let beyond = SegmentRecord { segment: SegmentId(4), ..records[0] };
+    assert!(!copy.load_record(&beyond), "there is no such segment");
 }
 
 // Under skew, an older segment that frees a little less comes before a younger one. A segment that

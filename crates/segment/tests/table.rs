@@ -98,7 +98,7 @@ fn is_in_use(plain: &Plain) -> bool {
 struct Rig {
     table: Rc<SegmentTable>,
     model: Vec<Plain>,
-    journal: BTreeMap<SegmentId, SegmentRecord>,
+    journal: Vec<SegmentRecord>,
     pins: Vec<(u32, Pin)>,
     commit: CommitId,
     /// The segment after the last one allocated.
@@ -110,7 +110,7 @@ impl Rig {
         Self {
             table: new_table(),
             model: vec![Plain::default(); (SMALL + LARGE) as usize],
-            journal: BTreeMap::new(),
+            journal: Vec::new(),
             pins: Vec::new(),
             commit: CommitId(1),
             cursor: 0,
@@ -221,9 +221,7 @@ impl Rig {
     }
 
     fn take_records(&mut self) {
-        for record in self.table.take_records(false) {
-            self.journal.insert(record.segment, record);
-        }
+        self.journal.extend(self.table.take_records(false));
     }
 
     fn commit(&mut self, tight: bool) {
@@ -259,12 +257,12 @@ impl Rig {
         self.take_records();
         let all = self.table.take_records(true);
         self.table = new_table();
-        for record in self.journal.values() {
-            assert!(self.table.load_record(record));
-        }
+        assert!(self.journal.iter().all(|record| self.table.load_record(record)));
+        let last: BTreeMap<_, _> =
+            self.journal.iter().map(|record| (record.segment, record)).collect();
         // Records of all segments in use equal those of the last change.
         for record in all.iter().filter(|record| record.kind != SegmentUse::Free) {
-            assert_eq!(&self.journal[&record.segment], record);
+            assert_eq!(last[&record.segment], record);
         }
         for (at, plain) in (0u32..).zip(&mut self.model) {
             plain.pins = 0;

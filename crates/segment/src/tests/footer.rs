@@ -1,0 +1,90 @@
+//! Footers of several pages, the writers of a volume's blocks, and the limit of writes in flight.
+
+use forebay_format::footer::Footer;
+
+use super::*;
+
+/// Fills a segment with blocks at the addresses that `lba` gives. Returns its footer.
+async fn fill(b: &Bench, lba: impl Fn(u64) -> u64) -> Footer {
+    let mut writer =
+        DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
+    let mut footer = Footer { pool: POOL, birth: 1, ..Footer::default() };
+    for at in 0.. {
+        let (lba, data) = (Lba(lba(at)), block(at));
+        let put = writer
+            .append(VolumeId(4), lba, SummedBlock::of(&data), CommitId(1), 9, 0)
+            .await
+            .unwrap();
+        footer.segment = put.0.segment();
+        footer.push(VolumeId(4), lba, put.1);
+        if b.table.get(footer.segment).footer {
+            break;
+        }
+    }
+    b.in_flight.drain().await.unwrap();
+    footer
+}
+
+#[test]
+fn footers_of_several_pages_are_read_and_repaired() {
+    Runtime::simulated(14).block_on(async {
+        const COLUMN: u64 = 6 << 20;
+        let b = bench_of(Layout::Mirror, 2, COLUMN, 3);
+        // Consecutive blocks, then each a run of its own, then runs of any lengths.
+        let jumps = |at: u64| at + (at * at / 50) * 1000;
+        let patterns: [fn(u64) -> u64; 3] = [|at| at, |at| 3 * at, jumps];
+        for (segment, lba_of) in (0..).zip(patterns) {
+            let written = fill(&b, lba_of).await;
+            let reader = || Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
+            let found = reader().footer(SegmentId(segment)).await.unwrap();
+            assert_eq!((found.birth, &found.runs), (1, &written.runs));
+            assert_eq!(found.sums, written.sums);
+            // The last page but one is wrong on one side.
+            let page = u64::from(segment + 1) * COLUMN - 2 * BLOCK_LEN as u64;
+            let rotten = IoBuf::copy_of(&[0xee; BLOCK_LEN]).freeze();
+            b.devices[0].write(page, rotten, false).await.unwrap();
+            for _ in 0..2 {
+                assert_eq!(reader().footer(SegmentId(segment)).await.unwrap(), found);
+            }
+            // One reader, so that later reads find the pages of earlier ones.
+            let one = reader();
+            for at in 0..found.sums.len() as u64 {
+                let (addr, lba) = (BlockAddr::new(SegmentId(segment), at as u32), Lba(lba_of(at)));
+                let wanted = Wanted { addr, volume: VolumeId(4), lba, blocks: 1, sums: vec![None] };
+                assert!(one.read(&wanted).await.unwrap()[..] == block(at)[..], "block {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn blocks_of_another_volume_fit_only_if_it_is_a_writer() {
+    Runtime::simulated(15).block_on(async {
+        let b = bench(Layout::Mirror, 2);
+        fill(&b, |at| at).await;
+        let reader = Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
+        let addr = BlockAddr::new(SegmentId(0), 5);
+        let wanted = Wanted { addr, volume: VolumeId(7), lba: Lba(5), blocks: 1, sums: vec![None] };
+        for (writers, fits) in [(&[][..], false), (&[VolumeId(4)], true), (&[], false)] {
+            reader.set_writers(VolumeId(7), writers);
+            assert_eq!(reader.read(&wanted).await.is_ok(), fits);
+            assert_eq!(reader.bindings().allow(VolumeId(7), VolumeId(4)), fits);
+        }
+    });
+}
+
+#[test]
+fn writes_in_flight_keep_their_limit_and_a_longer_one_goes_alone() {
+    Runtime::simulated(16).block_on(async {
+        // A batch is 16 rows of two units.
+        const BATCH_BYTES: u64 = 16 * 2 * (16 << 10);
+        for (limit, peak) in [(1, 1), (2 * BATCH_BYTES, 2), (64 << 20, 8)] {
+            let mut b = bench_of(Layout::Raid0, 2, 2 << 20, 2);
+            b.in_flight = InFlight::new(limit);
+            assert_eq!(b.in_flight.take_peak_bytes(), 0);
+            fill(&b, |at| at).await;
+            assert_eq!(b.in_flight.take_peak_bytes(), peak * BATCH_BYTES, "limit {limit}");
+            assert_eq!(b.in_flight.take_peak_bytes(), 0);
+        }
+    });
+}
