@@ -59,6 +59,9 @@ fn let_go_in_parts(mut set: DirtySet) {
         let before: usize = extents(&set);
         let is_more = set.let_go(3);
         assert_eq!(extents(&set), before.saturating_sub(3));
+        let all = set.volumes.values().flat_map(ExtentMap::iter);
+        let data = all.filter(|(_, _, content)| matches!(content, Content::Data(_)));
+        assert_eq!(set.data_blocks(), data.map(|(_, blocks, _)| blocks).sum::<u64>());
         assert_eq!(is_more, before > 3);
         if !is_more {
             return assert_eq!(set.data_blocks(), 0);

@@ -98,6 +98,80 @@ fn writers_wait_at_the_limit_until_a_release() {
 }
 
 #[test]
+fn the_reserve_is_an_eighth_of_the_limit_within_bounds() {
+    Runtime::simulated(10).block_on(async {
+        const MIB: u64 = 1 << 20;
+        for (limit, reserve) in [
+            (2 * MIB, MIB / 2),
+            (4 * MIB, MIB),
+            (8 * MIB, MIB),
+            (16 * MIB, 2 * MIB),
+            (256 * MIB, 32 * MIB),
+            (1024 * MIB, 32 * MIB),
+        ] {
+            let throttle = Throttle::new(limit);
+            let common = throttle.admit(bulk(u64::MAX, 1)).await.unwrap().forget();
+            assert_eq!(common, Held { common_bytes: limit - reserve, reserve_bytes: 0 });
+            let kept = throttle.admit(durable(reserve, 1)).await.unwrap().forget();
+            assert_eq!(kept, Held { common_bytes: 0, reserve_bytes: reserve });
+            assert_eq!(throttle.dirty_bytes(), limit);
+        }
+    });
+}
+
+/// Takes all the common room, then queues a writer for each demand, which has what it is given
+/// for good. Room for `each` comes back again and again. Returns whose writers go on, in order.
+async fn order(throttle: &Rc<Throttle>, each: u64, demands: Vec<Demand>) -> Vec<u32> {
+    let all = throttle.limit_bytes() - throttle.limit_bytes() / 8;
+    let rest = all - throttle.dirty_bytes();
+    let _ = throttle.admit(bulk(rest, 1000)).await.unwrap().forget();
+    let admitted: Rc<RefCell<Vec<u32>>> = Rc::default();
+    let tasks = demands.into_iter().map(|demand| {
+        let (throttle, admitted) = (throttle.clone(), admitted.clone());
+        rt::spawn(async move {
+            let _ = throttle.admit(demand).await.unwrap().forget();
+            admitted.borrow_mut().push(demand.volume.0);
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    rt::sleep(Nanos(1)).await;
+    for _ in &tasks {
+        throttle.release(Held { common_bytes: each, reserve_bytes: 0 });
+        rt::sleep(Nanos(1)).await;
+    }
+    admitted.take()
+}
+
+#[test]
+fn a_weight_of_two_is_twice_the_share_of_one() {
+    Runtime::simulated(11).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        let of = |volume: u32| Demand { weight: volume, ..bulk(1 << 20, volume) };
+        let demands = (0..12).flat_map(|_| [of(1), of(2)]).collect();
+        let admitted = order(&throttle, 1 << 20, demands).await;
+        let heavy = admitted[..9].iter().filter(|volume| **volume == 2).count();
+        assert_eq!((admitted.len(), heavy), (24, 6), "{admitted:?}");
+    });
+}
+
+// Many volumes with a finish tag in the past are forgotten; one that owes is not.
+#[test]
+fn a_volume_that_took_much_waits_though_many_others_came() {
+    Runtime::simulated(12).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        for volume in 10..110 {
+            let _ = throttle.admit(bulk(4096, volume)).await.unwrap().forget();
+        }
+        for _ in 0..2 {
+            let _ = throttle.admit(bulk(1 << 20, 1)).await.unwrap().forget();
+        }
+        let _ = throttle.admit(bulk(4096, 200)).await.unwrap().forget();
+        let demands = vec![bulk(1 << 20, 1), bulk(1 << 20, 300)];
+        assert_eq!(order(&throttle, 1 << 20, demands).await, [300, 1]);
+    });
+}
+
+#[test]
 fn a_durable_write_does_not_wait_while_its_reserve_has_room() {
     Runtime::simulated(2).block_on(async {
         let store = Rc::new(Store::new(Nanos::from_millis(500)));
