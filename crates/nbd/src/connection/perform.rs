@@ -329,3 +329,52 @@ fn send_status(
     }
     connection.outbox.push(&reply, None, charge_bytes);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_charged_for_what_they_hold() {
+        const MIB: u64 = 1 << 20;
+        let limits = Limits::default();
+        let charged = |command, len_bytes, contexts, limits: &Limits| {
+            let request = Request { flags: 0, command, cookie: 1, offset_bytes: 0, len_bytes };
+            charge_bytes(&request, limits, contexts) - BASE_CHARGE_BYTES
+        };
+        let long = 32 << 20;
+        for (command, contexts, expected) in [
+            (command::READ, 0, 32 * MIB),
+            (command::WRITE, 0, 32 * MIB),
+            (command::CACHE, 0, MIB),
+            (command::WRITE_ZEROES, 0, MIB),
+            (command::BLOCK_STATUS, 1, 24 * 8192),
+            (command::BLOCK_STATUS, 3, 24 * 8192 * 3),
+            (command::TRIM, 0, 0),
+            (command::FLUSH, 0, 0),
+        ] {
+            assert_eq!(charged(command, long, contexts, &limits), expected, "command {command}");
+        }
+        // No charge is above a limit: it would wait without an end.
+        let small = Limits { connection_bytes_max: 2 * MIB, ..limits };
+        assert_eq!(charged(command::READ, long, 0, &small), 2 * MIB - BASE_CHARGE_BYTES);
+        let small = Limits { total_bytes_max: 3 * MIB, ..limits };
+        assert_eq!(charged(command::READ, long, 0, &small), 3 * MIB - BASE_CHARGE_BYTES);
+    }
+
+    #[test]
+    fn extents_merge_equal_runs_and_end_within_the_request() {
+        let found = |runs: &[(u64, u32)], len_bytes, only_one, most| {
+            let all = extents(runs, 9, len_bytes, only_one, most);
+            all.iter().map(|extent| (extent.len_bytes, extent.flags)).collect::<Vec<_>>()
+        };
+        let runs = [(10, 0), (5, 0), (0, 7), (20, 3), (7, 0)];
+        assert_eq!(found(&runs, 42, false, 8), [(15, 0), (20, 3), (7, 0)]);
+        assert_eq!(found(&runs, 38, false, 8), [(15, 0), (20, 3), (3, 0)]);
+        assert_eq!(found(&runs, 35, false, 8), [(15, 0), (20, 3)]);
+        assert_eq!(found(&runs, 12, false, 8), [(12, 0)]);
+        assert_eq!(found(&runs, 42, false, 2), [(15, 0), (20, 3)]);
+        assert_eq!(found(&runs, 42, true, 8), [(15, 0)]);
+        assert_eq!(found(&[], 42, false, 8), [(42, 9)], "nothing is known");
+    }
+}
