@@ -344,6 +344,7 @@ impl World {
             let right = addrs(&volume.content);
             assert_eq!(self.content(map, *id), right, "volume {id}");
             assert_eq!(map.visible_blocks(*id), right.len() as u64);
+            assert_eq!(map.is_clone(*id), volume.origin.is_some());
             seen.extend(right.values().copied());
             for (snapshot, content, dying) in &volume.snapshots {
                 is_settled &= !dying;
