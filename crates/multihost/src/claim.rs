@@ -34,33 +34,38 @@ pub struct LabeledDevice {
 }
 
 /// Watches the heartbeats for [`ACTIVITY_CHECK_DURATION`], or longer if one is in an object store;
-/// an error if one of them changes.
-pub async fn check_activity(devices: &[LabeledDevice]) -> Result<(), MultihostError> {
-    let before = read_counters(devices).await;
+/// an error if one of them changes. Returns the owners of `pool` whose heartbeats stood still.
+pub async fn check_activity(
+    devices: &[LabeledDevice],
+    pool: PoolGuid,
+) -> Result<BTreeSet<OwnerNonce>, MultihostError> {
+    let before = read_heartbeats(devices).await;
     let is_slow = devices.iter().any(|found| found.device.objects().is_some());
     rt::sleep(if is_slow { STORE_ACTIVITY_CHECK_DURATION } else { ACTIVITY_CHECK_DURATION }).await;
-    let after = read_counters(devices).await;
+    let after = read_heartbeats(devices).await;
+    let mut silent = BTreeSet::new();
     for (at, found) in devices.iter().enumerate() {
         // A device that did not answer the first read is compared with its label, read just before.
         // One that did not answer the second read proves nothing.
-        let label = found.heartbeat.map(|heartbeat| Some(heartbeat.beat));
-        let both = before[at].or(label).zip(after[at]);
-        if both.is_some_and(|(then, now)| now != then) {
+        let label = found.heartbeat.map(Some);
+        let Some((then, now)) = before[at].or(label).zip(after[at]) else { continue };
+        if now != then {
             return Err(MultihostError::InUse { device: found.path.clone() });
         }
+        let owner = now.as_ref().map(Owner::of).filter(|owner| owner.pool == pool);
+        silent.extend(owner.map(|owner| owner.nonce));
     }
-    Ok(())
+    Ok(silent)
 }
 
-/// The counter of each device's heartbeat. The inner `None` is a device without heartbeat, the
-/// outer one a device that does not answer.
-async fn read_counters(devices: &[LabeledDevice]) -> Vec<Option<Option<u64>>> {
-    let mut counters = Vec::new();
+/// The heartbeat of each device. The inner `None` is a device without heartbeat, the outer one a
+/// device that does not answer.
+async fn read_heartbeats(devices: &[LabeledDevice]) -> Vec<Option<Option<Heartbeat>>> {
+    let mut heartbeats = Vec::new();
     for found in devices {
-        let heartbeat = read_heartbeat(&found.device).await.ok();
-        counters.push(heartbeat.map(|heartbeat| heartbeat.map(|heartbeat| heartbeat.beat)));
+        heartbeats.push(read_heartbeat(&found.device).await.ok());
     }
-    counters
+    heartbeats
 }
 
 /// Whether a device has the heartbeat of an owner that has written no root: an import that is under
@@ -113,11 +118,12 @@ struct Claimed {
 }
 
 impl Claim {
-    /// Claims `devices` with `heartbeat`, and reserves those that have reservations. A device that
-    /// an unknown owner has reserved is taken only if `force` is set.
+    /// Claims `devices` with `heartbeat`, and reserves those that have reservations. Replaces the
+    /// owners in `known`: those that wrote roots, and those that were watched in silence. A device
+    /// that an unknown owner has reserved is taken only if `force` is set.
     pub async fn new(
         devices: &[LabeledDevice],
-        root_owners: BTreeSet<OwnerNonce>,
+        known: BTreeSet<OwnerNonce>,
         monitor: &Rc<Monitor>,
         heartbeat: Heartbeat,
         force: bool,
@@ -126,7 +132,7 @@ impl Claim {
         let heartbeat = Heartbeat { beat: 0, ..heartbeat };
         // A device that is away now, or whose heartbeat could not be read, may return with that of
         // any earlier owner.
-        let mut predecessors = root_owners;
+        let mut predecessors = known;
         predecessors.extend(label_nonces(devices, owner.pool));
         monitor.set_predecessors(predecessors);
         let devices: Vec<Device> = devices.iter().map(|found| found.device.clone()).collect();
@@ -134,7 +140,7 @@ impl Claim {
         for device in &devices {
             let Ok(Some(found)) = read_heartbeat(device).await else { continue };
             if monitor.is_other_owner(&found, owner) {
-                return Err(MultihostError::Lost);
+                return Err(MultihostError::UnknownOwner);
             }
         }
         // Reservations come first: a device that the old owner has reserved refuses heartbeats.

@@ -14,6 +14,9 @@ pub enum MultihostError {
     },
     /// Another owner's heartbeat was found, or its reservation.
     Lost,
+    /// Before a claim: the heartbeat of an owner that may not be replaced. It claims the pool now,
+    /// or its heartbeat could not be read before.
+    UnknownOwner,
     /// A request of an earlier process of this machine changed the device after it was read.
     Overtaken {
         /// The device's path.
@@ -35,7 +38,7 @@ impl fmt::Display for MultihostError {
                 f,
                 "the heartbeat on {device} changes: another machine has imported the pool"
             ),
-            Self::Lost => f.write_str("another process has imported the pool"),
+            Self::Lost | Self::UnknownOwner => f.write_str("another process has imported the pool"),
             Self::Overtaken { device } => {
                 write!(f, "a request of an earlier process of this machine reached {device} late")
             }

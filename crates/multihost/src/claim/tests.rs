@@ -1,9 +1,10 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{Device, MemoryDevice};
+use forebay_device::{Device, ErrorKind, MemoryDevice, Operation};
 use forebay_format::label::Heartbeat;
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Probe, Script};
 use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
 use super::{Claim, LabeledDevice, check_activity, is_claimed};
@@ -47,14 +48,93 @@ async fn read(device: &LabeledDevice) -> Heartbeat {
 fn pool_whose_heartbeat_changes_is_in_use() {
     Runtime::simulated(1).block_on(async {
         let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
-        assert_eq!(check_activity(&devices).await, Ok(()));
+        assert_eq!(check_activity(&devices, PoolGuid(POOL)).await, Ok(old_owner()));
         let owner = devices[1].device.clone();
         drop(rt::spawn(async move {
             rt::sleep(Nanos::from_secs(1)).await;
             write_heartbeat(&owner, &heartbeat(OLD_NONCE, 4)).await.expect("written");
         }));
         let in_use = MultihostError::InUse { device: "b".to_owned() };
-        assert_eq!(check_activity(&devices).await, Err(in_use));
+        assert_eq!(check_activity(&devices, PoolGuid(POOL)).await, Err(in_use));
+    });
+}
+
+/// A script in which reads of device `b` fail during a span of time.
+struct FailsReads {
+    from: Nanos,
+    until: Nanos,
+}
+
+impl Script for FailsReads {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            let fails = command.operation == Operation::Read
+                && command.device == "b"
+                && (self.from..self.until).contains(&rt::now());
+            if fails { Decision::Fail(ErrorKind::Os { errno: 5 }) } else { Decision::Run }
+        })
+    }
+}
+
+/// Devices with the old owner's heartbeat. On `b` lies that of a third one, which could not be read
+/// with the label.
+async fn with_a_third_owner(script: FailsReads) -> Vec<LabeledDevice> {
+    let mut devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+    write_heartbeat(&devices[1].device, &heartbeat(THIRD_NONCE, 0)).await.expect("written");
+    devices[1].device = Probe::new(devices[1].device.clone(), Rc::new(script));
+    devices[1].heartbeat = None;
+    devices
+}
+
+#[test]
+fn owner_that_was_watched_in_silence_is_replaced() {
+    Runtime::simulated(1).block_on(async {
+        let never = FailsReads { from: Nanos::ZERO, until: Nanos::ZERO };
+        let devices = with_a_third_owner(never).await;
+        assert_eq!(claim(&devices).await.err(), Some(MultihostError::UnknownOwner));
+        let silent = check_activity(&devices, PoolGuid(POOL)).await.expect("no heartbeat moves");
+        assert_eq!(silent, [OLD_NONCE, THIRD_NONCE].map(OwnerNonce).into());
+        let (monitor, mine) = (Monitor::new(), heartbeat(NEW_NONCE, 0));
+        let claim = Claim::new(&devices, silent, &monitor, mine, false).await.expect("claimed");
+        assert_eq!(read(&devices[1]).await, heartbeat(NEW_NONCE, 0));
+        // The old owner had a heartbeat under way.
+        write_heartbeat(&devices[1].device, &heartbeat(THIRD_NONCE, 1)).await.expect("written");
+        assert_eq!(claim.verify().await, Ok(()));
+    });
+}
+
+#[test]
+fn owner_that_was_not_seen_throughout_the_watch_is_not_silent() {
+    let second = Nanos::from_secs(1);
+    for (from, until) in [(Nanos::ZERO, second), (second, Nanos::from_secs(60))] {
+        Runtime::simulated(1).block_on(async move {
+            let devices = with_a_third_owner(FailsReads { from, until }).await;
+            let silent = check_activity(&devices, PoolGuid(POOL)).await;
+            assert_eq!(silent, Ok(old_owner()), "unreadable until {until:?}");
+        });
+    }
+}
+
+#[test]
+fn heartbeat_of_another_pool_has_no_silent_owner() {
+    Runtime::simulated(1).block_on(async {
+        let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        assert_eq!(check_activity(&devices, PoolGuid(POOL + 1)).await, Ok(BTreeSet::new()));
+    });
+}
+
+#[test]
+fn owner_that_claims_the_pool_during_the_watch_has_it_in_use() {
+    Runtime::simulated(1).block_on(async {
+        let devices = labeled(heartbeat(OLD_NONCE, 0)).await;
+        let claimed = devices[1].device.clone();
+        drop(rt::spawn(async move {
+            rt::sleep(Nanos::from_millis(3900)).await;
+            // A claim counts from the same number as that of the owner before.
+            write_heartbeat(&claimed, &heartbeat(THIRD_NONCE, 0)).await.expect("written");
+        }));
+        let in_use = MultihostError::InUse { device: "b".to_owned() };
+        assert_eq!(check_activity(&devices, PoolGuid(POOL)).await, Err(in_use));
     });
 }
 
@@ -91,7 +171,7 @@ fn claim_over_an_unknown_owner_is_refused_and_writes_nothing() {
         let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
         let third = heartbeat(THIRD_NONCE, 0);
         write_heartbeat(&devices[1].device, &third).await.expect("written");
-        assert_eq!(claim(&devices).await.err(), Some(MultihostError::Lost));
+        assert_eq!(claim(&devices).await.err(), Some(MultihostError::UnknownOwner));
         assert_eq!(read(&devices[0]).await, heartbeat(OLD_NONCE, 3));
         assert_eq!(read(&devices[1]).await, third);
     });

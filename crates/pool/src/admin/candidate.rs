@@ -76,6 +76,7 @@ pub(crate) async fn reserve_all(
         let holder = match error {
             MultihostError::Reserved { holder, .. } => Some(holder),
             MultihostError::Lost
+            | MultihostError::UnknownOwner
             | MultihostError::Overtaken { .. }
             | MultihostError::InUse { .. } => None,
         };

@@ -33,7 +33,7 @@ use crate::import::found::Found;
 use crate::import::load_map::{Loaded, load_map, room_for_map};
 use crate::import::recovery::Parts;
 use crate::import::replay::{OldLog, check_log_epoch, read_log};
-use crate::import::takeover::{check_not_in_use, is_being_imported, labeled_devices, root_owners};
+use crate::import::takeover::{Takeover, is_being_imported};
 use crate::labels::read_label;
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::resume::Continued;
@@ -116,11 +116,11 @@ impl Pool {
         let chosen = newest_root(&history.devices, options.rewind_groups)?;
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
-        let watched = elsewhere || is_being_imported(&history.devices, config.guid).await;
-        if watched {
-            check_not_in_use(&history.devices, elsewhere, options).await?;
-        }
         let pool = config.guid;
+        let mut takeover = Takeover::new(options, elsewhere);
+        if elsewhere || is_being_imported(&history.devices, pool).await {
+            takeover.watch(&history.devices, pool).await?;
+        }
         let mut judged = judge(&history, chosen, &opener, options).await?;
         let nonce = rt::random_u64();
         if let Some(continued) = continued {
@@ -128,10 +128,8 @@ impl Pool {
         }
         // An owner that was paused reads the heartbeat before it writes again, and finds this one.
         let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
-        let (labeled, owners) = (labeled_devices(&history.devices), root_owners(&history.devices));
-        let claim = Claim::new(&labeled, owners, opener.monitor(), mine, options.force).await?;
-        drop(labeled);
-        if watched {
+        let claim = takeover.claim(&history.devices, opener.monitor(), mine).await?;
+        if takeover.has_watched() {
             // The old owner may have resumed since the labels were read, and writes until it reads
             // the heartbeat again. What it has written by then counts, so everything is read again.
             rt::sleep(ACTIVITY_CHECK_DURATION).await;

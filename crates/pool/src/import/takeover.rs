@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::rc::Rc;
 
-use forebay_multihost::{LabeledDevice, MultihostError, check_activity, is_claimed, is_reserved};
+use forebay_format::label::Heartbeat;
+use forebay_multihost::{
+    Claim, LabeledDevice, Monitor, MultihostError, check_activity, is_claimed, is_reserved,
+};
 use forebay_units::{OwnerNonce, PoolGuid};
 
 use crate::import::error::ImportErrorKind;
@@ -31,19 +35,66 @@ pub(crate) async fn is_being_imported(found: &[&Found], pool: u64) -> bool {
     is_claimed(&devices, pool, &owners) || is_reserved(&devices, pool, &owners).await
 }
 
-/// Refuses a pool that another machine imports or uses. With `elsewhere` (the last owner was
-/// another machine and did not export the pool) a silent pool is refused too, unless the operator
-/// forces it. On one machine the locks of the devices do this.
-pub(crate) async fn check_not_in_use(
-    found: &[&Found],
-    elsewhere: bool,
-    options: &ImportOptions,
-) -> Result<(), ImportErrorKind> {
-    check_activity(&labeled_devices(found)).await?;
-    if elsewhere && !options.force && options.known.is_none() {
-        return Err(ImportErrorKind::NotExportedElsewhere);
+/// How often an import watches the heartbeats: a device that fails may hide one of them.
+const MAX_WATCHES: u32 = 4;
+
+/// The takeover of a pool from its owners before.
+pub(crate) struct Takeover<'a> {
+    options: &'a ImportOptions,
+    /// The last owner was another machine and did not export the pool.
+    is_elsewhere: bool,
+    /// Owners whose heartbeats stood still while this import watched them.
+    silent: BTreeSet<OwnerNonce>,
+    watches: u32,
+}
+
+impl<'a> Takeover<'a> {
+    /// A takeover that has watched no heartbeat yet. On one machine the locks of the devices keep
+    /// owners apart; of another machine (`is_elsewhere`), a silent pool needs force as well.
+    pub(crate) fn new(options: &'a ImportOptions, is_elsewhere: bool) -> Self {
+        Self { options, is_elsewhere, silent: BTreeSet::new(), watches: 0 }
     }
-    Ok(())
+
+    /// Whether heartbeats were watched: then an old owner may have written since the labels were
+    /// read.
+    pub(crate) fn has_watched(&self) -> bool {
+        self.watches > 0
+    }
+
+    /// Refuses a pool that another machine imports or uses.
+    pub(crate) async fn watch(
+        &mut self,
+        found: &[&Found],
+        pool: u64,
+    ) -> Result<(), ImportErrorKind> {
+        self.watches += 1;
+        self.silent.extend(check_activity(&labeled_devices(found), PoolGuid(pool)).await?);
+        let Self { options, is_elsewhere, .. } = self;
+        if *is_elsewhere && !options.force && options.known.is_none() {
+            return Err(ImportErrorKind::NotExportedElsewhere);
+        }
+        Ok(())
+    }
+
+    /// Claims the devices with the heartbeat `mine`. An owner that is unknown until now is watched
+    /// first: it imports the pool at this moment, or its heartbeat could not be read before.
+    pub(crate) async fn claim(
+        &mut self,
+        found: &[&Found],
+        monitor: &Rc<Monitor>,
+        mine: Heartbeat,
+    ) -> Result<Claim, ImportErrorKind> {
+        let labeled = labeled_devices(found);
+        loop {
+            let known = root_owners(found).union(&self.silent).copied().collect();
+            match Claim::new(&labeled, known, monitor, mine, self.options.force).await {
+                Err(MultihostError::UnknownOwner) if self.watches < MAX_WATCHES => {
+                    self.watch(found, mine.pool).await?;
+                }
+                claimed => return Ok(claimed?),
+            }
+        }
+    }
 }
 
 /// Writes the kinds that concern another owner of the pool.
@@ -77,7 +128,7 @@ impl From<MultihostError> for ImportErrorKind {
     fn from(error: MultihostError) -> Self {
         match error {
             MultihostError::InUse { device } => Self::InUseElsewhere { device },
-            MultihostError::Lost => Self::TakenMeanwhile,
+            MultihostError::Lost | MultihostError::UnknownOwner => Self::TakenMeanwhile,
             MultihostError::Overtaken { device } => Self::Overtaken { device },
             MultihostError::Reserved { device, holder } => Self::Reserved { device, holder },
         }

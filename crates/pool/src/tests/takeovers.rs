@@ -5,13 +5,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{Device, Operation};
+use forebay_device::{Device, ErrorKind, Operation};
+use forebay_format::label::{HEARTBEAT_OFFSET_BYTES, Heartbeat};
+use forebay_multihost::{read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::{Rack, scripted};
 use super::{expect, names, spec, stamp, volume};
+use crate::labels::read_label;
 use crate::spec::ImportOptions;
 use crate::status::ScanPhase;
 use crate::{ImportError, Opener, Pool};
@@ -224,6 +227,99 @@ fn owner_paused_at_any_command_acknowledges_nothing_that_the_next_owner_lacks() 
         judge(&rack, Second { runtime, pool, v }, at);
     }
     assert!(begun > 10, "{begun}");
+}
+
+/// A machine whose first reads of the heartbeat on `b` fail.
+struct MissesHeartbeats {
+    left: Cell<u64>,
+}
+
+impl Script for MissesHeartbeats {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_heartbeat = command.device == "b" && command.offset_bytes == HEARTBEAT_OFFSET_BYTES;
+        let fails = command.operation == Operation::Read && is_heartbeat && self.left.get() > 0;
+        self.left.set(self.left.get() - u64::from(fails));
+        let decision =
+            if fails { Decision::Fail(ErrorKind::Os { errno: 5 }) } else { Decision::Run };
+        Box::pin(std::future::ready(decision))
+    }
+}
+
+/// Writes the heartbeat of an import that has written no root to a device.
+async fn leave_claim(rack: &Rc<Rack>, name: &str, nonce: u64, beat: u64) {
+    let pool = read_label(&rack.device(name)).await.configs[0].0.pool;
+    let claim = Heartbeat { pool, nonce, host: 1, beat };
+    write_heartbeat(&rack.device(name), &claim).await.unwrap();
+}
+
+// Imports that were cut short have left their heartbeats, and one of these cannot be read at first.
+#[test]
+fn import_takes_over_a_claim_whose_heartbeat_it_could_not_read() {
+    for (others, missed) in [(&["a"][..], 1), (&["a"], 2), (&[], 1), (&[], 2)] {
+        let rack = Rack::new(DEVICES, SIZE);
+        left_behind(&rack);
+        let opener = scripted(rack.host(1), Rc::new(MissesHeartbeats { left: Cell::new(missed) }));
+        Runtime::simulated(2).block_on(async move {
+            leave_claim(&rack, "b", 77, 0).await;
+            for name in others {
+                leave_claim(&rack, name, 78, 0).await;
+            }
+            let imported = import(opener).await;
+            let pool = imported.unwrap_or_else(|e| panic!("{others:?}, missed {missed}: {e}"));
+            let v = pool.open_volume("v").unwrap();
+            expect(&v, 0, &stamp(65536, 1)).await;
+            expect(&v, 65536, &stamp(65536, 2)).await;
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+// The other import goes on, and one of its heartbeats cannot be read at first.
+#[test]
+fn import_leaves_a_living_claim_whose_heartbeat_it_could_not_read() {
+    for (claimed, missed) in [(&["b"][..], 1), (&["a", "b"], 1), (&["a", "b"], 3)] {
+        let rack = Rack::new(DEVICES, SIZE);
+        left_behind(&rack);
+        let opener = scripted(rack.host(1), Rc::new(MissesHeartbeats { left: Cell::new(missed) }));
+        Runtime::simulated(2).block_on(async move {
+            for name in claimed {
+                leave_claim(&rack, name, 77, 0).await;
+            }
+            let lives = rack.clone();
+            drop(rt::spawn(async move {
+                for beat in 1.. {
+                    rt::sleep(Nanos::from_secs(1)).await;
+                    for name in claimed {
+                        leave_claim(&lives, name, 77, beat).await;
+                    }
+                }
+            }));
+            let error = import(opener).await.err().expect("refused");
+            assert_kind!(error.kind, InUseElsewhere { .. });
+            for name in claimed {
+                let held = read_heartbeat(&rack.device(name)).await.unwrap();
+                assert_eq!(held.map(|held| held.nonce), Some(77), "{name} is not written over");
+            }
+        });
+    }
+}
+
+// The heartbeat was watched only when the import claimed the devices.
+#[test]
+fn import_that_watched_late_gives_way_to_a_heartbeat_over_its_own() {
+    let rack = Rack::new(DEVICES, SIZE);
+    left_behind(&rack);
+    let opener = scripted(rack.host(1), Rc::new(MissesHeartbeats { left: Cell::new(1) }));
+    Runtime::simulated(2).block_on(async move {
+        leave_claim(&rack, "b", 77, 0).await;
+        let theirs = rack.clone();
+        drop(rt::spawn(async move {
+            rt::sleep(Nanos::from_secs(5)).await;
+            leave_claim(&theirs, "a", 78, 0).await;
+        }));
+        let error = import(opener).await.err().expect("refused");
+        assert_kind!(error.kind, TakenMeanwhile);
+    });
 }
 
 #[test]
