@@ -26,6 +26,18 @@ use crate::subject::PoolSpec;
 /// What a backup device has beside the image, and some more.
 const BACKUP_BYTES: u64 = 1 << 20;
 
+/// How long a hang takes that ends by itself.
+const HANG_SECS: u64 = 4;
+
+/// How long the pool waits for an answer of a disk.
+fn deadline_secs(spec: &PoolSpec, disk: usize) -> u64 {
+    let (name, usual_secs) = match spec.log_range().contains(&disk) {
+        true => ("log_timeout", 5),
+        false => ("device_timeout", 30),
+    };
+    spec.properties.get(name).and_then(|secs| secs.parse().ok()).unwrap_or(usual_secs)
+}
+
 /// All disks of a run.
 pub struct Disks {
     /// Power, command counters, digest.
@@ -36,6 +48,8 @@ pub struct Disks {
     pub(crate) struck: Rc<RefCell<BTreeSet<usize>>>,
     /// Disks on which recent writes do not rot.
     keep_recent_writes: Vec<usize>,
+    /// Disks that stay in use when they hang for a while.
+    outlast_hangs: Vec<usize>,
     pub(crate) coverage: Rc<Coverage>,
     /// Scheduled faults strike no more until the next boot.
     is_calm: Rc<Cell<bool>>,
@@ -86,6 +100,7 @@ impl Disks {
             _ => Vec::new(),
         };
         let buckets = object_stores::of(spec, &world);
+        let outlasts_hangs = |disk: &usize| deadline_secs(spec, *disk) > HANG_SECS;
         Self {
             world,
             buckets,
@@ -95,6 +110,7 @@ impl Disks {
             // The pool may fill a spare at any time.
             struck: Rc::new(spec.hot_spare_range().collect::<BTreeSet<_>>().into()),
             keep_recent_writes,
+            outlast_hangs: (0..spec.disks()).filter(outlasts_hangs).collect(),
             coverage: Coverage::new(scenario),
             is_calm: Rc::default(),
             strikes: Rc::default(),
@@ -271,6 +287,7 @@ impl Disks {
             let keeps_recent = self.keep_recent_writes.contains(&disk);
             let (outage, is_calm) = (outage.cloned(), self.is_calm.clone());
             let strikes = self.strikes.clone();
+            let outlasts_hangs = self.outlast_hangs.contains(&disk);
             let strike = move || {
                 if is_calm.get() {
                     return;
@@ -288,21 +305,18 @@ impl Disks {
                 let is_further = struck.borrow().iter().any(|other| *other != disk);
                 coverage.note(fault_name(&fault), is_further);
                 // A refused import must not name a disk because it is slow, or back.
-                let is_harmless = matches!(
-                    fault,
-                    Fault::Slow { .. }
-                        | Fault::SlowAnswer { .. }
-                        | Fault::Hung { .. }
-                        | Fault::Back
-                        | Fault::Blocked { .. }
-                );
+                let is_harmless = match fault {
+                    Fault::Hung { .. } => outlasts_hangs,
+                    Fault::Slow { .. } | Fault::SlowAnswer { .. } => true,
+                    Fault::Back | Fault::Blocked { .. } => true,
+                    _ => false,
+                };
                 if !is_harmless {
                     struck.borrow_mut().insert(disk);
                 }
                 stack.inject(&fault);
                 let calm_after_secs = match fault {
-                    // Shorter than any device deadline.
-                    Fault::Hung { .. } => Some(4),
+                    Fault::Hung { .. } => Some(HANG_SECS),
                     Fault::Slow { .. } | Fault::SlowAnswer { .. } => Some(20),
                     Fault::Stuck { for_secs, .. } => for_secs,
                     _ => None,

@@ -3,6 +3,7 @@ use std::rc::Rc;
 
 use forebay_device::IoBuf;
 use forebay_rt::Runtime;
+use forebay_sim::faults::{Fault, Ops};
 use forebay_sim::{CrashPoint, Seed};
 use proptest::prelude::*;
 
@@ -11,7 +12,7 @@ use crate::exhaustive::{Depth, explore_shard};
 use crate::fault_plan::Level;
 use crate::generate::{Constraints, generate};
 use crate::reference_pool::{Flaw, Reference};
-use crate::scenario::{Act, Crash, Fates, MapRot, Scenario};
+use crate::scenario::{Act, Crash, Fates, MapRot, Scenario, TimedFault};
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::{LogShape, PoolSpec, Raid};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
@@ -261,4 +262,19 @@ fn shared_stamps_are_equal_in_all_blocks_and_name_their_write() {
     let sector = block(1, 16, 5)[3];
     assert_eq!(examine(&sector, 9, 8 * 100 + 3), Seen::Write(5));
     assert!(matches!(examine(&sector, 1, 20), Seen::Elsewhere { number: 5, .. }));
+}
+
+#[test]
+fn hang_strikes_a_disk_whose_deadline_is_shorter() {
+    for (deadline_secs, is_struck) in [(None, false), (Some("5"), false), (Some("1"), true)] {
+        let mut scenario = reference_scenario(1);
+        let property = deadline_secs.map(|secs| ("device_timeout".to_owned(), secs.to_owned()));
+        scenario.spec.properties.extend(property);
+        let disks = Disks::new(&scenario);
+        let fault = Fault::Hung { ops: Ops::READ };
+        Runtime::simulated(1).block_on(async move {
+            disks.schedule(&[TimedFault { at_command: 0, disk: 0, fault }], None);
+            assert_eq!(disks.suspects()[0].is_struck, is_struck, "deadline {deadline_secs:?}");
+        });
+    }
 }
