@@ -179,8 +179,11 @@ impl Pool {
         }
     }
 
-    /// Takes a log device out of use.
+    /// Takes a log device out of use, unless the fence refused its write.
     pub(crate) fn fail_log_side(&self, device: DeviceId, error: &LabelError) {
+        if error.is_fence_lost() {
+            return;
+        }
         let mut config = self.config.borrow_mut();
         for side in config.logs.iter_mut().flat_map(|ring| &mut ring.sides) {
             if side.device == device.0 && side.state == MemberUse::Online {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use forebay_device::{Device, DeviceError, IoBuf};
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf};
 use forebay_format::FormatError;
 use forebay_format::checksum::crc64;
 use forebay_format::config::PoolConfig;
@@ -39,6 +39,13 @@ impl fmt::Display for LabelError {
             Self::Device(error) => write!(f, "{error}"),
             Self::OtherPool { guid } => write!(f, "it has the label of another pool, {guid}"),
         }
+    }
+}
+
+impl LabelError {
+    /// Whether the fence refused the write: that says nothing of the device.
+    pub(crate) fn is_fence_lost(&self) -> bool {
+        matches!(self, Self::Device(error) if matches!(error.kind, ErrorKind::FenceLost(_)))
     }
 }
 

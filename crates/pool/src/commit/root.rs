@@ -220,6 +220,12 @@ impl Pool {
     /// A device could not take a label or a root. Its data was flushed before, so the root is good
     /// without it. The device is out of use from here on.
     fn label_failed(&self, id: DeviceId, error: LabelError, verdict: &mut LabelVerdict) {
+        if error.is_fence_lost() {
+            // The device is well. The pool belongs to another owner, or has stopped.
+            verdict.needed += 1;
+            verdict.last = Some(error);
+            return;
+        }
         // A member that has left the pool meanwhile has no counters.
         let _ = self.store.array.count_write_error(id);
         if self.store.array.fault(id).is_err() {

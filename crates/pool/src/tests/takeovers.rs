@@ -16,7 +16,7 @@ use super::rack::{Rack, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::labels::read_label;
 use crate::spec::ImportOptions;
-use crate::status::ScanPhase;
+use crate::status::{Health, ScanPhase, VdevStatus};
 use crate::{ImportError, Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
@@ -131,7 +131,7 @@ fn judge(rack: &Rc<Rack>, second: Second, at: u64) {
     runtime.block_on(async move {
         rt::sleep(Nanos::from_secs(3)).await;
         holds_all(&v).await;
-        assert_eq!(pool.summary().health, crate::status::Health::Online, "stopped after {at}");
+        assert_eq!(pool.summary().health, Health::Online, "stopped after {at}");
         if !crash {
             drop(v);
             pool.export().await.unwrap();
@@ -177,6 +177,20 @@ fn import_paused_at_any_command_does_not_harm_the_next_owner() {
     assert!(taken > 10, "{taken}");
 }
 
+/// Checks that a pool that was taken over has stopped and does not call its devices faulty.
+fn blames_no_device(pool: &Pool, at: u64) {
+    let status = pool.status();
+    assert_eq!(status.state, Health::Suspended, "stopped after {at}");
+    let mut nodes: Vec<&VdevStatus> = status.groups.iter().chain(&status.logs).collect();
+    while let Some(node) = nodes.pop() {
+        nodes.extend(&node.children);
+        let (state, errors) = (node.state, node.write_errors);
+        let is_device = node.children.is_empty();
+        assert!(!is_device || state == Health::Online, "stopped after {at}: {}", node.name);
+        assert_eq!(errors, 0, "stopped after {at}: errors of {}", node.name);
+    }
+}
+
 // The old owner's kernel may complete writes while it is paused: they must not be acknowledged.
 #[test]
 fn owner_paused_at_any_command_acknowledges_nothing_that_the_next_owner_lacks() {
@@ -188,8 +202,11 @@ fn owner_paused_at_any_command_acknowledges_nothing_that_the_next_owner_lacks() 
         let answered = Rc::new(Cell::new(0));
         let first = Runtime::simulated(at + 10_000);
         let (here, told) = (view.clone(), answered.clone());
+        let old: Rc<RefCell<Option<Rc<Pool>>>> = Rc::default();
+        let owned = old.clone();
         let owner = async move {
             let (pool, v) = create(opener).await;
+            owned.replace(Some(pool.clone()));
             here.stop_after.set(Some(here.commands.get() + at));
             for round in 0.. {
                 let (offset, data) = (round % 1000 * STRIDE, stamp(STRIDE as usize, 100 + round));
@@ -223,6 +240,7 @@ fn owner_paused_at_any_command_acknowledges_nothing_that_the_next_owner_lacks() 
             runtime.block_on(async { rt::sleep(Nanos::from_millis(100)).await });
         }
         assert_eq!(answered.get(), before, "stopped after {at}: the next owner has read the log");
+        first.block_on(async move { blames_no_device(&old.take().expect("created"), at) });
         drop(first);
         judge(&rack, Second { runtime, pool, v }, at);
     }
