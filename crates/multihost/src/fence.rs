@@ -83,6 +83,16 @@ impl Fence {
         }
     }
 
+    /// Waits until a heartbeat that is read from now on shows who has the pool. Whether it is this
+    /// owner still. An open fence has no other owner to fear.
+    pub async fn confirmed_anew(&self) -> bool {
+        let asked_at = clock();
+        let is_anew = || self.confirmed_at.get().is_none_or(|at| at > asked_at);
+        let is_over = || self.is_lost.get() || self.has_ended.get();
+        self.changed.until(|| is_over() || is_anew()).await;
+        !is_over()
+    }
+
     /// Another owner has the pool: writes fail from now on.
     pub fn lose(&self) {
         let call = self.on_loss.borrow().clone();

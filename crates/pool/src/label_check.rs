@@ -82,9 +82,19 @@ impl Pool {
     /// Reads back the newest frame of each ring. A device that lacks it has forgotten what it
     /// acknowledged: the log does without it, and everything in it is committed.
     async fn check_log(&self) {
-        for (device, error) in self.log.check_newest_frames().await {
+        let lacking = self.log.check_newest_frames().await;
+        if lacking.is_empty() || !self.is_still_owner().await {
+            return;
+        }
+        for (device, error) in lacking {
             self.log.fail_side(device, error);
         }
+    }
+
+    /// Whether the pool is this owner's, as heartbeats show that are read from now on. What the
+    /// next owner wrote says nothing of the devices.
+    async fn is_still_owner(&self) -> bool {
+        self.opener.monitor().fence().confirmed_anew().await
     }
 
     /// Reads back the labels of all devices. Damaged ones are written anew with the next root.
@@ -94,6 +104,12 @@ impl Pool {
         let checks = devices.iter().map(|(id, device)| self.label_fault(*id, device, &written));
         let faults = rt::join_all(checks).await;
         let mut found = LabelFaults::default();
+        let is_overwritten = |fault: &Option<LabelFault>| {
+            matches!(fault, Some(LabelFault::Damaged { .. } | LabelFault::OtherPool { .. }))
+        };
+        if faults.iter().any(is_overwritten) && !self.is_still_owner().await {
+            return found;
+        }
         for ((id, _), fault) in devices.into_iter().zip(faults) {
             // A device may have been taken out of use while it was read.
             let is_in_use = || self.devices_in_use().iter().any(|(other, _)| *other == id);
