@@ -119,6 +119,16 @@ impl Bucket {
         self.restarts.get()
     }
 
+    /// The machine whose changes are on their way stands still. Half of them arrive in the current
+    /// runtime, if the store is one where requests come late and twice.
+    pub fn overtake(self: &Rc<Self>) {
+        let BucketConfig { late, repeated, .. } = self.config.get();
+        if late > 0 && repeated > 0 {
+            let held: Vec<Effect> = self.under_way.borrow().values().cloned().collect();
+            held.into_iter().filter(|_| self.chance(500)).for_each(|effect| self.later(effect));
+        }
+    }
+
     /// A change is on its way. Returns its number.
     fn send(&self, effect: &Effect) -> u64 {
         let number = self.changes_begun.get();

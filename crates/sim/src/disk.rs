@@ -172,7 +172,8 @@ impl SimDisk {
         self.finish_abandoned();
         let deadline = self.deadline(event.operation, event.len_bytes);
         let mut guard = Guard { disk: self, id: None, deadline };
-        guard.id = change.map(|change| self.state.borrow_mut().begin(change));
+        let machine = self.world.machine();
+        guard.id = change.map(|change| self.state.borrow_mut().begin(change, machine));
         self.world.after_submit();
         self.take_time(deadline).await;
         self.finish_abandoned();

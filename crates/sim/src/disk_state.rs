@@ -4,7 +4,7 @@
 //! bytes that reads see, the unflushed writes, and images to restore. What always holds: the stable
 //! media contains exactly what a power cut cannot take away.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use forebay_device::{IoBytes, Operation};
 use forebay_units::Nanos;
@@ -104,6 +104,8 @@ impl Change {
 
 struct InFlight {
     change: Change,
+    /// The machine that submitted it: [`crate::World::set_machine`].
+    machine: u64,
     /// Set when the caller dropped the command: the disk completes it at this time.
     abandoned_until: Option<Nanos>,
 }
@@ -118,6 +120,8 @@ pub(crate) struct DiskState {
     pub(crate) view: Media,
     cached: VecDeque<(u64, Change)>,
     in_flight: BTreeMap<u64, InFlight>,
+    /// Changes that have had their effect, and whose callers do not know it yet.
+    landed: BTreeSet<u64>,
     /// How many commands in flight are abandoned.
     abandoned: usize,
     next_id: u64,
@@ -145,6 +149,7 @@ impl DiskState {
             view: media,
             cached: VecDeque::new(),
             in_flight: BTreeMap::new(),
+            landed: BTreeSet::new(),
             abandoned: 0,
             next_id: 0,
             rng,
@@ -179,6 +184,7 @@ impl DiskState {
             change.apply_fate(&mut self.stable, decide(write));
         }
         self.view = self.stable.clone();
+        self.landed.clear();
         self.abandoned = 0;
     }
 
@@ -203,8 +209,9 @@ impl DiskState {
             self.cached.push_back((self.next_id, change.clone()));
         }
         for change in &image.in_flight {
-            self.begin(change.clone());
+            self.begin(change.clone(), 0);
         }
+        self.landed.clear();
         self.abandoned = 0;
     }
 
@@ -220,21 +227,41 @@ impl DiskState {
         self.cached.clear();
     }
 
-    /// Puts a change in flight and returns its id.
-    pub(crate) fn begin(&mut self, change: Change) -> u64 {
+    /// Puts a change of a machine in flight and returns its id.
+    pub(crate) fn begin(&mut self, change: Change, machine: u64) -> u64 {
         self.next_id += 1;
-        self.in_flight.insert(self.next_id, InFlight { change, abandoned_until: None });
+        self.in_flight.insert(self.next_id, InFlight { change, machine, abandoned_until: None });
         self.next_id
+    }
+
+    /// Ids of the changes of a machine that are in flight.
+    pub(crate) fn in_flight_of(&self, machine: u64) -> Vec<u64> {
+        let of_it = self.in_flight.iter().filter(|(_, write)| write.machine == machine);
+        of_it.map(|(id, _)| *id).collect()
+    }
+
+    /// A change in flight has its effect; its caller hears of it later.
+    pub(crate) fn land(&mut self, id: u64) {
+        let Some(write) = self.in_flight.remove(&id) else { return };
+        match write.abandoned_until {
+            Some(_) => self.abandoned -= 1,
+            None => drop(self.landed.insert(id)),
+        }
+        self.take_effect(write.change);
     }
 
     /// Completes a change in flight.
     pub(crate) fn complete(&mut self, id: u64) {
+        if self.landed.remove(&id) {
+            return;
+        }
         let write = self.in_flight.remove(&id).expect("a change stays until it completes");
         self.take_effect(write.change);
     }
 
     /// Marks a change in flight whose caller dropped it: it completes at `until` all the same.
     pub(crate) fn abandon(&mut self, id: u64, until: Nanos) {
+        self.landed.remove(&id);
         if let Some(write) = self.in_flight.get_mut(&id) {
             write.abandoned_until = Some(until);
             self.abandoned += 1;

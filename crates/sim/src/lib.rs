@@ -22,7 +22,7 @@ pub use initiators::SharedDisk;
 pub use latency::{Latency, LatencyModel};
 pub use media::Media;
 pub use seed::{Rng, Seed};
-pub use world::{CommandStats, Step, World, WorldImage};
+pub use world::{CommandStats, HeldChange, Step, World, WorldImage};
 
 /// The unit in which writes are torn.
 pub const SECTOR_LEN: usize = forebay_units::SECTOR_BYTES as usize;

@@ -39,6 +39,31 @@ fn labels_derive_distinct_seeds() {
 }
 
 #[test]
+fn held_change_of_a_machine_lands_once_while_the_machine_stands_still() {
+    let (world, disk) = one_disk(1);
+    let owner = Runtime::simulated(1);
+    let (d, w) = (disk.clone(), world.clone());
+    owner.run(async move {
+        w.at_command(2, rt::halt);
+        d.write(0, block(512, 1), true).await.unwrap();
+        d.write(0, block(512, 2), true).await.unwrap();
+    });
+    let held = world.held_changes(0);
+    assert_eq!(held.len(), 1);
+    assert_eq!(stable_byte(&disk, 0), 1);
+    held.iter().for_each(|held| world.land(*held));
+    assert_eq!(stable_byte(&disk, 0), 2);
+    // Another machine writes, and the owner then hears of its own change.
+    world.set_machine(1);
+    let d = disk.clone();
+    let next = Runtime::simulated(2);
+    next.block_on(async move { d.write(0, block(512, 3), true).await.unwrap() });
+    assert_eq!((world.held_changes(0), world.held_changes(1)), (Vec::new(), Vec::new()));
+    owner.block_on(async { rt::sleep(Nanos::from_secs(1)).await });
+    assert_eq!(stable_byte(&disk, 0), 3);
+}
+
+#[test]
 fn only_flushed_and_fua_writes_are_durable() {
     let (world, disk) = one_disk(1);
     let runtime = Runtime::simulated(1);

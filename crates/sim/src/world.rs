@@ -54,6 +54,14 @@ pub struct World {
     watcher: RefCell<Option<Watcher>>,
     power_cut_hook: RefCell<Option<Hook>>,
     follower: RefCell<Option<Follower>>,
+    machine: Cell<u64>,
+}
+
+/// A change that a disk holds and that has had no effect yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldChange {
+    disk: usize,
+    id: u64,
 }
 
 type Watcher = Box<dyn Fn(&str)>;
@@ -113,6 +121,7 @@ impl World {
             watcher: RefCell::default(),
             power_cut_hook: RefCell::default(),
             follower: RefCell::default(),
+            machine: Cell::new(0),
         })
     }
 
@@ -204,6 +213,34 @@ impl World {
             });
         }
         fates
+    }
+
+    /// From here on commands are those of this machine, of several that share the disks.
+    pub fn set_machine(&self, machine: u64) {
+        self.machine.set(machine);
+    }
+
+    /// The machine whose commands are submitted now.
+    #[must_use]
+    pub fn machine(&self) -> u64 {
+        self.machine.get()
+    }
+
+    /// Changes of a machine that are in flight, by disk and in order of issue.
+    #[must_use]
+    pub fn held_changes(&self, machine: u64) -> Vec<HeldChange> {
+        let of = |(disk, state): (usize, Rc<RefCell<DiskState>>)| {
+            let ids = state.borrow().in_flight_of(machine);
+            ids.into_iter().map(move |id| HeldChange { disk, id })
+        };
+        self.each_disk().enumerate().flat_map(of).collect()
+    }
+
+    /// A change takes effect now, if it has had none; its machine hears of it when it runs again.
+    pub fn land(&self, held: HeldChange) {
+        if let Some(disk) = self.each_disk().nth(held.disk) {
+            disk.borrow_mut().land(held.id);
+        }
     }
 
     /// Calls `hook` when the `number`-th command since power-on is submitted, before its effect.
