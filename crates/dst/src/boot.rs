@@ -16,6 +16,7 @@ use forebay_units::{Nanos, SECTOR_BYTES};
 use crate::administrator::Administrator;
 use crate::boot_context::{BootContext, BootEnd};
 use crate::client::client;
+use crate::contest::Decision;
 use crate::coverage::Activity;
 use crate::judgement::{finish, judge};
 use crate::leaks::check_memory;
@@ -25,10 +26,13 @@ use crate::operator::Operator;
 use crate::panics;
 use crate::refusal;
 use crate::scenario::{Admin, Boot, Demand, TimedFault};
-use crate::subject::{ImportMode, Pool, Refusal, Subject};
+use crate::subject::{Cause, ImportMode, Pool, Refusal, Subject};
 use crate::succession::succeed;
 use crate::transport::{Transport, serve};
 use crate::verdict::Kind;
+
+/// After this long no request of an earlier boot is on its way to a store.
+const LATE_REQUESTS: Nanos = Nanos::from_secs(20);
 
 impl<S: Subject> BootContext<S> {
     /// Runs the boot. Without `is_created` it creates the pool first.
@@ -56,15 +60,14 @@ impl<S: Subject> BootContext<S> {
             }
         }
         if boot.outage.is_some() {
-            let begun = self.disks.world.submitted();
-            let later =
-                |fault: TimedFault| TimedFault { at_command: fault.at_command + begun, ..fault };
-            let faults: Vec<_> = boot.faults.iter().cloned().map(later).collect();
-            self.disks.schedule(&faults, Some(&self.model));
+            self.schedule_outage(&boot.faults);
         }
         self.phase.set("work");
         if let Some(crash) = boot.crash.as_ref().filter(|crash| is_created && crash.in_work) {
             self.disks.world.plan_crash(Some(counted_from_now(crash.point, &self.disks.world)));
+        }
+        if let (Some(contest), Some(plan)) = (&self.contest, &boot.takeover) {
+            contest.begin_at(plan.at_command);
         }
         self.count_events_at_power_cut(&pool);
         let server = (!boot.remote.is_empty()).then(|| serve(&pool));
@@ -72,6 +75,9 @@ impl<S: Subject> BootContext<S> {
         self.work(&pool, server.as_ref(), boot, devices).await;
         for (name, count) in pool.events() {
             self.model.count(&name, count);
+        }
+        if self.is_replaced(&*pool).await {
+            return BootEnd::Done;
         }
         if self.scenario.keeps_disks {
             self.check_disks_kept(&*pool);
@@ -100,8 +106,29 @@ impl<S: Subject> BootContext<S> {
         BootEnd::Done
     }
 
+    /// Arms faults that may suspend the pool, counted from now.
+    fn schedule_outage(&self, faults: &[TimedFault]) {
+        let begun = self.disks.world.submitted();
+        let later =
+            |fault: TimedFault| TimedFault { at_command: fault.at_command + begun, ..fault };
+        let faults: Vec<_> = faults.iter().cloned().map(later).collect();
+        self.disks.schedule(&faults, Some(&self.model));
+    }
+
+    /// Lets the other machine go on, if there is one. True when it has the pool.
+    async fn is_replaced(&self, pool: &S::Pool) -> bool {
+        let Some(contest) = &self.contest else { return false };
+        contest.begin();
+        let is_replaced = contest.decided().await == Decision::Replaced;
+        if is_replaced {
+            self.check_replaced(pool);
+        }
+        contest.owner_ends();
+        is_replaced
+    }
+
     /// Objects when the pool has put a disk out of use without a reason.
-    fn check_disks_kept(&self, pool: &S::Pool) {
+    pub(crate) fn check_disks_kept(&self, pool: &S::Pool) {
         let lacking = pool.lacking(&self.disks.devices()).unwrap_or_default();
         if !lacking.is_empty() {
             let text = format!("disks {lacking:?} are not in use, and nothing is wrong with them");
@@ -171,7 +198,7 @@ impl<S: Subject> BootContext<S> {
     }
 
     /// Runs all clients and the administrator to their ends.
-    async fn work(
+    pub(crate) async fn work(
         &self,
         pool: &Rc<S::Pool>,
         server: Option<&Rc<Server>>,
@@ -285,7 +312,13 @@ impl<S: Subject> BootContext<S> {
                 return Ok(pool);
             }
         }
-        let imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
+        let mut imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
+        let is_elsewhere = |refusal: &Refusal| refusal.cause == Cause::OtherMachine;
+        if scenario.spec.in_objects && imported.as_ref().err().is_some_and(is_elsewhere) {
+            // A heartbeat of the machine before was on its way to the store.
+            rt::sleep(LATE_REQUESTS).await;
+            imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
+        }
         if imported.is_err() && model.rewinds.get() {
             // A rewind was cut short. Its first root is the newest, or it has written over the
             // journal of that root.
@@ -322,7 +355,7 @@ impl<S: Subject> BootContext<S> {
         }
     }
 
-    fn note_atomic(&self, pool: &S::Pool) {
+    pub(crate) fn note_atomic(&self, pool: &S::Pool) {
         if let Some(bytes) = pool.atomic_bytes() {
             self.model.set_atomic((bytes / SECTOR_BYTES).max(1));
         }

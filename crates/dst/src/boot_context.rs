@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use crate::contest::Contest;
 use crate::disks::Disks;
 use crate::model::Model;
 use crate::scenario::Scenario;
@@ -30,4 +31,6 @@ pub(crate) struct BootContext<S: Subject> {
     pub(crate) phase: Rc<Cell<&'static str>>,
     /// No scrubs at the end.
     pub(crate) is_brief: bool,
+    /// On the machine that has the pool: another one takes it.
+    pub(crate) contest: Option<Rc<Contest>>,
 }

@@ -178,6 +178,9 @@ pub async fn flush(device: &Device, model: &Model, volume: u32) {
     match device.flush().await {
         Ok(()) => {
             model.acts.set(model.acts.get() + 1);
+            if heeded {
+                model.judge_late_flush(volume, issued);
+            }
             model.update(volume, |v| {
                 if heeded && v.heeds_flushes() {
                     v.history.flushed(issued);

@@ -21,7 +21,7 @@ use crate::object_stores;
 use crate::refusal::Suspect;
 use crate::remote_log::Networks;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault, TimedLoss, TimedNetwork};
-use crate::subject::PoolSpec;
+use crate::subject::{OTHER_HOST, PoolSpec};
 
 /// What a backup device has beside the image, and some more.
 const BACKUP_BYTES: u64 = 1 << 20;
@@ -147,6 +147,16 @@ impl Disks {
         }
         for disk in spec.mirrored_memory_disks() {
             devices[disk] = self.machine.open_mirrored(&devices[disk], spec.log_bytes).await;
+        }
+        devices
+    }
+
+    /// The devices as another machine has them, beside the one that has the pool.
+    pub(crate) async fn open_on_other(&self, spec: &PoolSpec) -> Vec<Device> {
+        let mut devices = self.devices();
+        for (device, bucket) in devices.iter_mut().zip(&self.buckets) {
+            let machine = (OTHER_HOST, spec.data_bytes);
+            *device = object_stores::open_on(bucket, device.name(), machine).await;
         }
         devices
     }

@@ -15,8 +15,10 @@ use crate::scenario::Demand;
 use crate::subject::Sync;
 use crate::verdict::{Failure, Kind};
 
+use rival::Rival;
 pub use snapshots::{Promotions, SnapshotModel};
 
+mod rival;
 mod snapshots;
 
 /// Whether a volume must exist.
@@ -200,6 +202,8 @@ pub struct Model {
     pub available_at_first: Cell<Option<u64>>,
     /// An import was allowed to accept a loss, and its result is not judged yet.
     pub loss_accepted: Cell<bool>,
+    /// Another machine that wants the pool.
+    rival: RefCell<Rival>,
 }
 
 /// The name of volume `id`.
@@ -229,6 +233,7 @@ impl Model {
             events: RefCell::default(),
             available_at_first: Cell::new(None),
             loss_accepted: Cell::new(false),
+            rival: RefCell::default(),
         })
     }
 
@@ -266,8 +271,16 @@ impl Model {
         self.events.borrow().clone()
     }
 
-    /// Notes a failure. Only the first counts; later ones are its consequences.
+    /// Notes a failure. Only the first counts; later ones are its consequences. While another
+    /// machine takes the pool, clients may see anything.
     pub fn object(&self, kind: Kind, message: impl Into<String>) {
+        if let Some(failure) = self.contested(Failure { kind, message: message.into() }) {
+            self.object_for_certain(failure.kind, failure.message);
+        }
+    }
+
+    /// Notes a failure, whatever another machine does.
+    pub fn object_for_certain(&self, kind: Kind, message: impl Into<String>) {
         let mut failure = self.failure.borrow_mut();
         if failure.is_none() {
             *failure = Some(Failure { kind, message: message.into() });
@@ -425,6 +438,9 @@ impl Model {
     pub fn answered<E>(&self, id: u32, issued: Issued, outcome: &Result<(), E>) {
         self.acts.set(self.acts.get() + 1);
         let Issued { ticket, fua, durable } = issued;
+        if durable && outcome.is_ok() {
+            self.judge_late_answer(id, &issued);
+        }
         self.update(id, |volume| {
             volume.busy.retain(|(number, ..)| *number != ticket.number);
             match outcome {
@@ -469,6 +485,7 @@ impl Model {
             volume.outage = (false, 0);
         }
         self.outage.set(false);
+        self.rival.take();
     }
 
     /// Notes the objection of a history.

@@ -55,7 +55,16 @@ pub(crate) async fn open(bucket: &Rc<Bucket>, name: &str, size_bytes: u64) -> De
     for _ in 0..bucket.restart() {
         let _ = rt::random_below(2);
     }
-    let device = ObjectDevice::open(bucket.client(name), HOST, size_bytes).await;
+    open_on(bucket, name, (HOST, size_bytes)).await
+}
+
+/// Opens a data disk on a machine, beside those that have it open.
+pub(crate) async fn open_on(
+    bucket: &Rc<Bucket>,
+    name: &str,
+    (host, size_bytes): (u64, u64),
+) -> Device {
+    let device = ObjectDevice::open(bucket.client(name), host, size_bytes).await;
     // The store answers sooner or later, and loses nothing but blocks.
     device.unwrap_or_else(|error| panic!("a disk in an object store does not open: {error}"))
 }

@@ -21,8 +21,8 @@ use crate::pool_streams::{self, streams_are_settled};
 use crate::remote_log::RemoteLog;
 use crate::scenario::Copying;
 use crate::subject::{
-    CLEANER_EVENT, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, SERVICES, Scrubbed,
-    Subject, Sync,
+    CLEANER_EVENT, Held, ImportMode, Manage, OTHER_HOST, Pool, PoolSpec, Raid, Refusal, SERVICES,
+    Scrubbed, Subject, Sync,
 };
 
 const POOL_NAME: &str = "tank";
@@ -33,6 +33,8 @@ pub struct Forebay {
     /// The pool, and the newest configuration that the list has seen: [`Subject::memory`].
     known: Rc<Cell<(u64, Told)>>,
     remote: RefCell<Vec<Rc<RemoteLog>>>,
+    /// It is the machine that takes pools from their owners, and has no list of known pools.
+    is_other: bool,
 }
 
 /// A running pool of the product. After a suspension it is followed by another one.
@@ -46,6 +48,7 @@ struct Shelf {
     remote: Vec<Rc<RemoteLog>>,
     open: RefCell<BTreeMap<String, Weak<Counted>>>,
     known: Rc<Cell<(u64, Told)>>,
+    host: u64,
 }
 
 impl Opener for Shelf {
@@ -69,7 +72,7 @@ impl Opener for Shelf {
     }
 
     fn host(&self) -> u64 {
-        1
+        self.host
     }
 
     fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
@@ -95,7 +98,8 @@ impl Forebay {
     fn shelf(&self, disks: &[Device]) -> Rc<Shelf> {
         let disks = disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect();
         let (remote, known) = (self.remote.borrow().clone(), self.known.clone());
-        Rc::new(Shelf { disks, remote, open: RefCell::default(), known })
+        let host = if self.is_other { OTHER_HOST } else { 1 };
+        Rc::new(Shelf { disks, remote, open: RefCell::default(), known, host })
     }
 }
 
@@ -142,7 +146,7 @@ impl Subject for Forebay {
             accept_log_loss: mode == ImportMode::AcceptLoss,
             rewind_groups: u64::from(mode == ImportMode::Rewind),
             force: mode == ImportMode::Force,
-            known: Some(self.known.get().1),
+            known: (!self.is_other).then(|| self.known.get().1),
             ..ImportOptions::default()
         };
         let opener = self.shelf(disks);
@@ -153,6 +157,10 @@ impl Subject for Forebay {
 
     fn connect(&self, remote: Vec<Rc<RemoteLog>>) {
         *self.remote.borrow_mut() = remote;
+    }
+
+    fn other_machine(&self) -> Option<Rc<Self>> {
+        Some(Rc::new(Self { is_other: true, ..Self::default() }))
     }
 
     fn atomic_bytes(&self) -> u64 {
@@ -422,6 +430,21 @@ impl Pool for ForebayPool {
         }
         let is_scanning = status.scan.is_some_and(|scan| scan.state == ScanPhase::InProgress);
         (!is_scanning).then_some(lacking)
+    }
+
+    fn blamed(&self, disks: &[Device]) -> Vec<String> {
+        let status = self.pool().status();
+        let mut nodes: Vec<&VdevStatus> = status.groups.iter().chain(&status.logs).collect();
+        let mut blamed = Vec::new();
+        while let Some(node) = nodes.pop() {
+            nodes.extend(&node.children);
+            if node.state != Health::Online && disks.iter().any(|disk| disk.name() == node.name) {
+                let VdevStatus { name, state, read_errors, write_errors, .. } = node;
+                let errors = [*read_errors, *write_errors, node.checksum_errors];
+                blamed.push(format!("{name} {state:?} {errors:?}"));
+            }
+        }
+        blamed
     }
 
     fn wrong_blocks(&self, disks: &[Device]) -> Vec<(usize, u64)> {

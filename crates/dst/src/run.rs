@@ -5,6 +5,7 @@
 //! clients' knowledge outlive every boot; the runtime and the pool do not.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -14,6 +15,7 @@ use forebay_sim::{Fate, Seed, Step};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::boot_context::{BootContext, BootEnd};
+use crate::contest::{Contest, Unfinished, contend};
 use crate::disks::Disks;
 use crate::model::Model;
 use crate::panics;
@@ -70,6 +72,11 @@ fn play<S: Subject>(mut run: Run<S>, scenario: &Scenario) -> Outcome {
     }
     run.epilogue(2);
     run.outcome()
+}
+
+/// A boot's task, which must end.
+async fn limited(task: impl Future<Output = BootEnd>) -> Result<BootEnd, rt::Elapsed> {
+    rt::timeout(BOOT_LIMIT, task).await
 }
 
 impl<S: Subject> Run<S> {
@@ -168,16 +175,20 @@ impl<S: Subject> Run<S> {
             tally: tally.clone(),
             phase: phase.clone(),
             is_brief: self.is_brief,
+            contest: None,
         };
-        let task = context.run(boot.clone(), is_created);
-        let limited = async move { rt::timeout(BOOT_LIMIT, task).await };
         self.subject.remember(self.memory);
-        let caught = panics::catch(AssertUnwindSafe(|| runtime.run(limited)));
+        // A machine that takes the pool over.
+        let next = boot.takeover.as_ref().map(|plan| Runtime::simulated(plan.seed));
+        let caught = panics::catch(AssertUnwindSafe(|| match &next {
+            Some(next) => self.run_both(&runtime, next, context, (boot, is_created)),
+            None => runtime.run(limited(context.run(boot.clone(), is_created))),
+        }));
         self.boot_commands.push(world.submitted());
         self.tally.simulated_ns += runtime.now().0;
         let is_hang = runtime.is_deadlocked();
         // Dropping the tasks after a panic may panic again; the first panic is the one to report.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop((next, runtime))));
         self.memory = self.subject.memory();
         self.tally.add(&tally.borrow());
         self.failure = self.model.take_failure();
@@ -195,6 +206,49 @@ impl<S: Subject> Run<S> {
         }
         if dropped.is_err() {
             self.fail(Kind::Panic, "a task panicked while it was dropped", phase.get());
+        }
+    }
+
+    /// Runs a boot in which the other machine `next` takes the pool over.
+    fn run_both(
+        &mut self,
+        owner: &Runtime,
+        next: &Runtime,
+        context: BootContext<S>,
+        (boot, is_created): (&Boot, bool),
+    ) -> Option<Result<BootEnd, rt::Elapsed>> {
+        let (Some(plan), Some(subject)) = (&boot.takeover, self.subject.other_machine()) else {
+            return owner.run(limited(context.run(boot.clone(), is_created)));
+        };
+        let contest = Contest::new(&self.disks.world);
+        let other = BootContext {
+            subject,
+            scenario: context.scenario.clone(),
+            disks: context.disks.clone(),
+            model: context.model.clone(),
+            tally: context.tally.clone(),
+            phase: context.phase.clone(),
+            is_brief: context.is_brief,
+            contest: None,
+        };
+        let context = BootContext { contest: Some(contest.clone()), ..context };
+        let takes = other.take_over(plan.clone(), boot.crash.is_some(), contest.clone());
+        let ended = contend(
+            (owner, context.run(boot.clone(), is_created)),
+            (next, takes),
+            (plan, &contest, &self.disks),
+        );
+        if let Some(model) = contest.model.take() {
+            let before = std::mem::replace(&mut self.model, model);
+            self.model.absorb(&before);
+            if let Some(Failure { kind, message }) = before.take_failure() {
+                self.model.object(kind, message);
+            }
+        }
+        match ended {
+            Ok(end) => Some(Ok(end)),
+            Err(Unfinished::NoPower) => None,
+            Err(Unfinished::Hang) => Some(Err(rt::Elapsed)),
         }
     }
 

@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::stamp::Fill;
 use crate::subject::{Manage, PoolSpec, Sync};
 
+pub use takeover::{Attempt, Stand, StandEnd, Takeover};
+
+mod takeover;
+
 /// The version of the file format.
 pub const VERSION: u32 = 1;
 
@@ -95,6 +99,9 @@ pub struct Boot {
     /// The boot's faults may suspend the pool. They are counted from the end of the import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
+    /// Another machine takes the pool over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takeover: Option<Takeover>,
     /// The import goes back to the root before the newest, if the boot before committed a group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rewinds: bool,

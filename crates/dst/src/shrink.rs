@@ -1,7 +1,13 @@
 //! The shrinker: makes a failing scenario smaller while it fails with the same kind.
 
-use crate::scenario::{Act, Fates, Scenario};
+use crate::scenario::{Act, Boot, Fates, Scenario};
 use crate::verdict::{Kind, Outcome};
+
+/// Makes a smaller scenario: without up to `step` items at an index. `None` past the last item.
+type Pass = fn(&Scenario, usize, usize) -> Option<Scenario>;
+
+const PASSES: [Pass; 7] =
+    [drop_boots, drop_takeovers, drop_clients, drop_admin, drop_faults, drop_acts, simplify];
 
 /// Returns the smallest scenario found within `budget` runs that still fails with `kind`, and the
 /// number of runs.
@@ -19,7 +25,7 @@ pub fn shrink(
     };
     loop {
         let before = weight(&best);
-        for pass in [drop_boots, drop_clients, drop_admin, drop_faults, drop_acts, simplify] {
+        for pass in PASSES {
             let mut step = 1.max(largest(&best) / 2);
             while step > 0 && runs < budget {
                 let mut at = 0;
@@ -72,7 +78,39 @@ fn drop_boots(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
 
 fn drop_clients(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
     let mut out = scenario.clone();
-    cut(out.boots.iter_mut().map(|boot| &mut boot.clients), at, step).then_some(out)
+    cut(scripts(&mut out.boots), at, step).then_some(out)
+}
+
+/// The scripts of the clients of each machine.
+fn scripts(boots: &mut [Boot]) -> impl Iterator<Item = &mut Vec<Vec<Act>>> {
+    boots.iter_mut().flat_map(|boot| {
+        let others = boot.takeover.as_mut().map(|takeover| &mut takeover.clients);
+        std::iter::once(&mut boot.clients).chain(others)
+    })
+}
+
+/// Removes a whole takeover, or what happens in one.
+fn drop_takeovers(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    let mut out = scenario.clone();
+    let of = |boots: &[Boot]| boots.iter().filter(|boot| boot.takeover.is_some()).count();
+    let whole = of(&out.boots);
+    let mut taken = out.boots.iter_mut().filter(|boot| boot.takeover.is_some());
+    if at < whole {
+        taken.nth(at)?.takeover = None;
+        return Some(out);
+    }
+    let at = at - whole;
+    let stands = || scenario.boots.iter().filter_map(|boot| boot.takeover.as_ref());
+    let count: usize = stands().map(|takeover| takeover.stands.len()).sum();
+    let mut takeovers = out.boots.iter_mut().filter_map(|boot| boot.takeover.as_mut());
+    let is_cut = match at < count {
+        true => cut(takeovers.map(|takeover| &mut takeover.stands), at, step),
+        false => {
+            let attempts = takeovers.by_ref().map(|takeover| &mut takeover.attempts);
+            cut(attempts, at - count, step)
+        }
+    };
+    is_cut.then_some(out)
 }
 
 fn drop_admin(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
@@ -106,7 +144,7 @@ fn drop_faults(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> 
 
 fn drop_acts(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
     let mut out = scenario.clone();
-    cut(out.boots.iter_mut().flat_map(|boot| boot.clients.iter_mut()), at, step).then_some(out)
+    cut(scripts(&mut out.boots).flatten(), at, step).then_some(out)
 }
 
 /// Replaces one act or fate by a simpler one.
@@ -126,7 +164,8 @@ fn simplify(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
                 place += 1;
             }
         }
-        for act in boot.clients.iter_mut().flatten() {
+        let others = boot.takeover.as_mut().map(|takeover| &mut takeover.clients);
+        for act in boot.clients.iter_mut().chain(others.into_iter().flatten()).flatten() {
             if place == at {
                 simplify_act(act);
                 return Some(out);

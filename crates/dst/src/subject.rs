@@ -311,6 +311,9 @@ pub enum Manage {
     Clean,
 }
 
+/// The machine that takes pools from their owners.
+pub const OTHER_HOST: u64 = 2;
+
 /// How a pool is imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportMode {
@@ -344,6 +347,15 @@ pub trait Subject: 'static {
     /// Before a boot's pool is opened: the log disks that other hosts serve.
     fn connect(&self, remote: Vec<Rc<RemoteLog>>) {
         let _ = remote;
+    }
+
+    /// Another machine that reaches the same disks, with [`OTHER_HOST`] for its number. `None` when
+    /// the subject does not protect pools from a second owner.
+    fn other_machine(&self) -> Option<Rc<Self>>
+    where
+        Self: Sized,
+    {
+        None
     }
 
     /// Longer writes may be found in part after a crash; shorter ones never.
@@ -475,6 +487,12 @@ pub trait Pool: 'static {
     fn lacking(&self, disks: &[Device]) -> Option<Vec<usize>> {
         let _ = disks;
         None
+    }
+
+    /// Disks that the pool has put out of use, or calls degraded, and why.
+    fn blamed(&self, disks: &[Device]) -> Vec<String> {
+        let _ = disks;
+        Vec::new()
     }
 
     /// Disks of which the pool says that they returned wrong blocks without an error, and how many.

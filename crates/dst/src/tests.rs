@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use crate::disks::Disks;
 use crate::exhaustive::{Depth, explore_shard};
 use crate::fault_plan::Level;
-use crate::generate::{Constraints, generate};
+use crate::generate::{Aim, Constraints, generate};
 use crate::reference_pool::{Flaw, Reference};
-use crate::scenario::{Act, Crash, Fates, MapRot, Scenario, TimedFault};
+use crate::scenario::{Act, Crash, Fates, MapRot, Scenario, Takeover, TimedFault};
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::{LogShape, PoolSpec, Raid};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
@@ -277,4 +277,29 @@ fn hang_strikes_a_disk_whose_deadline_is_shorter() {
             assert_eq!(disks.suspects()[0].is_struck, is_struck, "deadline {deadline_secs:?}");
         });
     }
+}
+
+#[test]
+fn takeover_shrinks_to_what_fails() {
+    let aim = Some(Aim::Takeover);
+    let free = Constraints { aim, level: Some(Level::CrashOnly), ..Constraints::default() };
+    let scenario = (0..).map(|seed| generate(Seed(seed), &free)).find(|scenario| {
+        scenario.boots.iter().any(|b| b.takeover.as_ref().is_some_and(|t| t.stands.len() > 1))
+    });
+    let scenario = scenario.expect("some are drawn");
+    let takeovers = |scenario: &Scenario| -> Vec<Takeover> {
+        scenario.boots.iter().filter_map(|boot| boot.takeover.clone()).collect()
+    };
+    let fails = |candidate: &Scenario| {
+        let failure = takeovers(candidate)
+            .iter()
+            .any(|t| !t.stands.is_empty())
+            .then(|| Failure { kind: Kind::Owners, message: String::new() });
+        Outcome { failure, digest: 0, tally: Tally::default(), boot_commands: Vec::new() }
+    };
+    let (small, _) = shrink::shrink(&scenario, Kind::Owners, 4000, fails);
+    let left = takeovers(&small);
+    assert_eq!(left.iter().map(|t| t.stands.len()).sum::<usize>(), 1);
+    assert!(left.iter().all(|t| t.attempts.is_empty() && t.clients.iter().all(Vec::is_empty)));
+    assert_eq!(small.acts(), 0);
 }

@@ -27,6 +27,8 @@ pub enum Kind {
     Scrub,
     /// Memory or space is held that nothing uses.
     Leak,
+    /// Two machines have the pool, or the one that lost it goes on.
+    Owners,
     /// A panic.
     Panic,
     /// The run does not end (I7).

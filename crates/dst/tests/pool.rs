@@ -55,6 +55,7 @@ fn scenarios_of_every_aim_pass() {
         (Aim::Suspension, Level::Within, 12),
         (Aim::Sharing, Level::CrashOnly, 4),
         (Aim::Memory, Level::CrashOnly, 6),
+        (Aim::Takeover, Level::CrashOnly, 12),
     ];
     for (aim, level, scenarios) in aims {
         let constraints = Constraints { aim: Some(aim), acts: None, ..constraints(level) };
@@ -65,6 +66,22 @@ fn scenarios_of_every_aim_pass() {
             assert_eq!(outcome.failure, None, "run {number} of root seed 13, {aim:?}");
         }
     }
+}
+
+// Two machines take turns, and each turn follows from the scenario.
+#[test]
+fn equal_takeovers_give_equal_digests() {
+    let aim = Some(Aim::Takeover);
+    let free = Constraints { aim, acts: None, manage: true, ..constraints(Level::CrashOnly) };
+    let mut replaced = 0;
+    for number in 0..6 {
+        let scenario = scenario_of(14, number, &free);
+        let first = run(&Rc::new(Forebay::default()), &scenario);
+        let second = run(&Rc::new(Forebay::default()), &scenario);
+        assert_eq!(first, second, "run {number} of root seed 14");
+        replaced += first.tally.events.get("owners replaced").copied().unwrap_or(0);
+    }
+    assert!(replaced > 0, "an owner was replaced");
 }
 
 #[test]

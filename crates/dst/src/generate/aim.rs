@@ -47,11 +47,13 @@ pub enum Aim {
     Sharing,
     /// Log devices in memory that are restored, armed and saved under durable writes.
     Memory,
+    /// Another machine takes the pool over while its owner stands still (only with --level crash).
+    Takeover,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 19] = [
+    const SHARES: [(Aim, u64); 20] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -71,6 +73,7 @@ impl Aim {
         (Aim::Objects, 40),
         (Aim::Sharing, 40),
         (Aim::Memory, 20),
+        (Aim::Takeover, 40),
     ];
 
     /// Draws an aim.

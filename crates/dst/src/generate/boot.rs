@@ -132,6 +132,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         stale_map: Vec::new(),
         succession: None,
         outage: None,
+        takeover: None,
         rewinds: false,
         power: Vec::new(),
         network: Vec::new(),

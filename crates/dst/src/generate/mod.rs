@@ -34,6 +34,7 @@ mod sizes;
 mod snapshots;
 mod succession;
 mod suspension;
+mod takeovers;
 
 pub use aim::Aim;
 pub use constraints::Constraints;
@@ -172,6 +173,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         races::apply(&mut boot, &plan, commands().min(1 << 12));
         class.apply(&mut boot, &plan, level, seed.derive("relapse"));
         suspension::apply(&mut boot, &plan, commands().min(1 << 12));
+        takeovers::apply(&mut boot, &plan, level, commands().min(1 << 12));
         cache_disks::apply(&mut boot, &plan, commands());
         log_memory::apply(&mut boot, &plan, commands().min(1 << 12));
         log_memory::apply_mirrored(&mut boot, &plan);
@@ -200,7 +202,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         gaps,
         is_loud,
         counts_leaks: class.aim == Aim::Refusals,
-        keeps_disks: class.aim == Aim::Blocked && level == Level::CrashOnly,
+        keeps_disks: matches!(class.aim, Aim::Blocked | Aim::Takeover) && level == Level::CrashOnly,
         boots,
     }
 }
@@ -296,6 +298,8 @@ fn draw_services(spec: &mut PoolSpec, seed: Seed, (class, level): (Class, Level)
     }
     if class.is_free {
         object_stores::draw(spec, level, class.aim, &mut seed.derive("object stores").rng());
+    }
+    if class.is_free && class.aim != Aim::Takeover {
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
         remote_log::draw(spec, level, class.aim, &mut seed.derive("remote log").rng());
@@ -381,6 +385,9 @@ fn draw_pool(
     }
     if class.aim == Aim::Memory {
         return log_memory::with_log(spec);
+    }
+    if class.aim == Aim::Takeover {
+        return takeovers::draw_spec(spec, &mut seed.derive("takeover shape").rng());
     }
     if class.aim == Aim::Objects {
         return PoolSpec { raid: Raid::Raid0, data_disks: 1, ..spec };

@@ -18,6 +18,7 @@ use crate::stamp::Seen;
 mod change;
 mod crash;
 mod objection;
+mod takeover;
 mod versions;
 
 /// A change that was issued.

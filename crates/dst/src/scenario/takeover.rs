@@ -1,0 +1,58 @@
+//! A takeover in a scenario: when the pool's owner stands still, and what another machine does.
+
+use serde::{Deserialize, Serialize};
+
+use super::Act;
+
+/// Another machine takes the pool over while its owner stands still, or tries to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Takeover {
+    /// The command of the owner at which the other machine appears, counted from the start of the
+    /// clients. Without so many, it appears when the clients' work ends.
+    pub at_command: u64,
+    /// When the owner stands still, in order. Afterwards it runs.
+    pub stands: Vec<Stand>,
+    /// The owner's machine is suspended when it stands still: its deadlines do not go on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_suspended: bool,
+    /// What disks have of the owner's commands takes effect at once, or so long after it stood
+    /// still.
+    pub lands_after_ns: u64,
+    /// The imports that the other machine tries, until one succeeds.
+    pub attempts: Vec<Attempt>,
+    /// Seed of the order among the other machine's tasks, and between the machines.
+    pub seed: u64,
+    /// The acts of the other machine's clients.
+    pub clients: Vec<Vec<Act>>,
+}
+
+/// A time for which the owner stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stand {
+    /// From the end of the stand before, or from the other machine's appearance.
+    pub after_ns: u64,
+    /// When it ends.
+    pub end: StandEnd,
+}
+
+/// When the owner goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StandEnd {
+    /// After so long.
+    AfterNs(u64),
+    /// At this command from the begin of an import by the other machine on, at the latest when the
+    /// pool is taken.
+    InImport(u64),
+    /// At this command of the next owner, counted from the start of its clients; at the latest when
+    /// they have ended.
+    AtCommand(u64),
+}
+
+/// An import that another machine tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The pause before it.
+    pub pause_ns: u64,
+    /// The operator takes a silent owner's pool (`-f`).
+    pub forces: bool,
+}
