@@ -198,7 +198,7 @@ class Bench:
         return json.loads(call(*words, env=self.environment))
 
     def fio(self, path, *options, seconds=1.0, warmup=0.2):
-        """One run on a bare file with O_DIRECT and io_uring: IOPS, MB per second, p99."""
+        """One run on a bare file, O_DIRECT and io_uring: rates, latency, processor time."""
         out = json.loads(
             call(
                 "fio",
@@ -220,10 +220,16 @@ class Bench:
         job = out["jobs"][0]
         side = job["write"] if job["write"]["total_ios"] else job["read"]
         percentiles = side["clat_ns"].get("percentile", {})
+        took = lambda percent: percentiles.get("%.6f" % percent, 0) / 1000
+        seconds = side["runtime"] / 1e3
         return {
             "iops": side["iops"],
             "mb_per_second": side["bw_bytes"] / 1e6,
-            "p99_us": percentiles.get("99.000000", 0) / 1000,
+            "p50_us": took(50),
+            "p99_us": took(99),
+            "p99_9_us": took(99.9),
+            "seconds": seconds,
+            "processor_seconds": (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds,
         }
 
 
