@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_device::probe_size_bytes;
 use forebay_pool::spec::PoolSpec;
-use forebay_pool::{Answering, Counting, Memory, Opener, Opening};
-use forebay_rt::{self as rt, sys};
+use forebay_pool::{Answering, Opener, Opening};
+use forebay_rt::sys;
 use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
@@ -65,13 +65,6 @@ impl Opener for FileOpener {
 
     fn memory_bytes(&self) -> Option<u64> {
         memory_bytes()
-    }
-
-    fn count_memory(&self) -> Counting<'_> {
-        Box::pin(rt::aside(|| Memory {
-            free_bytes: free_memory_bytes(),
-            all_bytes: memory_bytes(),
-        }))
     }
 }
 
