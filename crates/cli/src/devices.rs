@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use forebay_device::probe_size_bytes;
 use forebay_pool::spec::PoolSpec;
-use forebay_pool::{Answering, Opener, Opening};
+use forebay_pool::{Answering, Counting, Opener, Opening};
 use forebay_rt::sys;
 use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
-use crate::free_memory::{free_memory_bytes, memory_bytes};
+use crate::free_memory::{self, free_memory_bytes, memory_bytes};
 use crate::log;
 use crate::log_memory;
 use crate::object_stores;
@@ -65,6 +65,10 @@ impl Opener for FileOpener {
 
     fn memory_bytes(&self) -> Option<u64> {
         memory_bytes()
+    }
+
+    fn count_memory(&self) -> Counting<'_> {
+        Box::pin(free_memory::count())
     }
 }
 

@@ -6,6 +6,10 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use forebay_pool::Memory;
+use forebay_rt::Worker;
 
 use crate::files;
 
@@ -30,6 +34,18 @@ pub fn memory_bytes() -> Option<u64> {
     let groups = groups_of(&text("/proc/self/cgroup"));
     let groups = groups.iter().filter_map(|group| group.limit_bytes(&|path| text(path)));
     machine.into_iter().chain(limits.into_iter().flatten()).chain(groups).min()
+}
+
+/// Both, counted on a thread of its own: control groups make the kernel sum up for milliseconds.
+/// The thread stays, because a process near its limit gets no new one.
+pub async fn count() -> Memory {
+    static COUNTER: OnceLock<Option<Worker>> = OnceLock::new();
+    let count = || Memory { free_bytes: free_memory_bytes(), all_bytes: memory_bytes() };
+    let counted = match COUNTER.get_or_init(|| Worker::start("memory-count")) {
+        Some(worker) => worker.run(count).await,
+        None => None,
+    };
+    counted.unwrap_or_else(count)
 }
 
 /// The text of a file, empty if it cannot be read.

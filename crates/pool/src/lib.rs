@@ -94,7 +94,7 @@ pub use import::error::{
 pub use label_check::LabelFault;
 pub use labels::LabelError;
 pub use layout::LayoutError;
-pub use opener::{Answering, OpenWith, Opener, Opening};
+pub use opener::{Answering, Counting, Memory, OpenWith, Opener, Opening};
 pub use resume::ResumeError;
 pub use scrub::error::ScrubError;
 pub use transfer::error::TransferError;

@@ -18,6 +18,18 @@ const INITIAL_DEVICE_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// What [`Opener::open`] returns while it runs.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Device, DeviceError>> + 'a>>;
 
+/// Memory that this process may take; `None` where there is no limit to know of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What it may still take.
+    pub free_bytes: Option<u64>,
+    /// What it may take in all.
+    pub all_bytes: Option<u64>,
+}
+
+/// What [`Opener::count_memory`] returns while it runs.
+pub type Counting<'a> = Pin<Box<dyn Future<Output = Memory> + 'a>>;
+
 /// What [`Opener::answers`] returns while it runs.
 pub type Answering<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
 
@@ -40,6 +52,15 @@ pub trait Opener {
     /// The read cache takes a part of it.
     fn memory_bytes(&self) -> Option<u64> {
         None
+    }
+
+    /// Both, counted while other work goes on: the kernel may take milliseconds to sum up what a
+    /// control group has.
+    fn count_memory(&self) -> Counting<'_> {
+        Box::pin(std::future::ready(Memory {
+            free_bytes: self.free_memory_bytes(),
+            all_bytes: self.memory_bytes(),
+        }))
     }
 
     /// Whether a device answers that may come back by itself, such as one on another host; `None`
@@ -141,6 +162,11 @@ impl FencedOpener {
     /// See [`Opener::free_memory_bytes`].
     pub fn free_memory_bytes(&self) -> Option<u64> {
         self.inner.free_memory_bytes()
+    }
+
+    /// See [`Opener::count_memory`].
+    pub async fn count_memory(&self) -> Memory {
+        self.inner.count_memory().await
     }
 
     /// See [`Opener::memory_bytes`].

@@ -8,6 +8,7 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_LEN, BlockAddr, Nanos, VolumeId};
 
 use crate::Pool;
+use crate::opener::Memory;
 use crate::settings::Settings;
 use crate::status::CacheStats;
 use crate::volume::VolumeState;
@@ -130,30 +131,34 @@ impl Pool {
 
     /// Makes the cache as large as it is set to be, or as the free memory permits.
     fn fit_cache(&self) {
-        let limit_bytes = self.fitting_cache_bytes();
-        self.cache.memory.borrow_mut().set_limit(limit_bytes);
+        let fitting = self.fitting_cache_bytes(&Memory {
+            free_bytes: self.opener.free_memory_bytes(),
+            all_bytes: self.opener.memory_bytes(),
+        });
+        self.cache.memory.borrow_mut().set_limit(fitting);
     }
 
-    fn fitting_cache_bytes(&self) -> u64 {
+    fn fitting_cache_bytes(&self, memory: &Memory) -> u64 {
         let size_bytes = self.cache.size_bytes.get();
         let used_bytes = self.cache.memory.borrow().used_bytes();
-        match (self.opener.free_memory_bytes(), self.opener.memory_bytes()) {
+        match (memory.free_bytes, memory.all_bytes) {
             (Some(free), Some(all)) => fitting_bytes(size_bytes, used_bytes, free, all),
             _ => size_bytes,
         }
     }
 
-    /// Gives back in steps what does not fit, so that no client waits for all of it.
-    async fn shrink_cache(&self) {
+    /// As [`Pool::fit_cache`], and gives back in steps what does not fit, so that no client waits
+    /// for all of it.
+    async fn fit_cache_in_steps(&self, memory: &Memory) {
         const STEP_BYTES: u64 = 4 << 20;
-        let fitting = self.fitting_cache_bytes();
+        let fitting = self.fitting_cache_bytes(memory);
         loop {
             let used = self.cache.memory.borrow().used_bytes();
-            if used <= fitting {
-                return;
-            }
             let limit_bytes = used.saturating_sub(STEP_BYTES).max(fitting);
             self.cache.memory.borrow_mut().set_limit(limit_bytes);
+            if limit_bytes == fitting {
+                return;
+            }
             rt::yield_now().await;
         }
     }
@@ -161,12 +166,14 @@ impl Pool {
     /// Fits the cache into the free memory again and again.
     pub(crate) async fn cache_size_loop(self: Rc<Self>) {
         let over = || self.is_stopped() || self.lifecycle.closing.get();
-        while self.opener.memory_bytes().is_some() && !over() {
+        let mut is_known = self.opener.memory_bytes().is_some();
+        while is_known && !over() {
             let ended = Box::pin(self.sync.done.until(over));
             rt::select(Box::pin(rt::sleep(LOOK_EVERY)), ended).await;
+            let memory = self.opener.count_memory().await;
+            is_known = memory.all_bytes.is_some();
             if self.cache.size_bytes.get() > 0 && !over() {
-                self.shrink_cache().await;
-                self.fit_cache();
+                self.fit_cache_in_steps(&memory).await;
             }
         }
     }

@@ -107,8 +107,12 @@ impl Pool {
 
     /// Looks at the free memory. A server whose map outgrew it would be killed, and no import would
     /// have room for that map.
-    pub(crate) fn look_at_memory(&self) {
-        let free_bytes = self.opener.free_memory_bytes();
+    fn look_at_memory(&self) {
+        self.note_free_memory(self.opener.free_memory_bytes());
+    }
+
+    /// As [`Pool::look_at_memory`], with what was counted beside other work.
+    pub(crate) fn note_free_memory(&self, free_bytes: Option<u64>) {
         let now = MemoryLeft::of(free_bytes);
         let (before, _) = self.dirty.space.memory.replace((now, rt::now()));
         if let (MemoryLeft::Enough, Some(free_bytes), true) = (before, free_bytes, now != before) {

@@ -15,6 +15,7 @@ pub mod sys;
 mod time;
 mod timer;
 pub mod uring;
+mod worker;
 
 pub use compute::{aside, close_aside, compute};
 pub use executor::{
@@ -30,6 +31,7 @@ pub use time::{
     Elapsed, now, now_with_suspension, sleep, sleep_until, stand_still, suspend, timeout,
     timeout_while_running, wall_clock,
 };
+pub use worker::Worker;
 
 /// A random number from the runtime's generator, which the simulation's seed or the kernel seeds.
 #[must_use]

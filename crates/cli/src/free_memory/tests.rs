@@ -1,3 +1,5 @@
+use forebay_rt::Runtime;
+
 use super::*;
 
 const STATUS: &str = "Name:\tforebay\nVmSize:\t 1143412 kB\nRssAnon:\t   16000 kB\nVmData:\t \
@@ -53,4 +55,11 @@ fn control_group_leaves_what_cannot_be_reclaimed() {
 fn this_machine_has_memory() {
     let free = free_memory_bytes().expect("Linux says what is available");
     assert!(free > 1 << 20, "{free} bytes");
+}
+
+#[test]
+fn memory_is_counted_on_another_thread() {
+    let memory = Runtime::real().unwrap().block_on(async { count().await });
+    assert_eq!(memory.all_bytes, memory_bytes());
+    assert!(memory.free_bytes.expect("as above") > 1 << 20);
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_pool::spec::Told;
-use forebay_pool::{Answering, Opener, Opening};
+use forebay_pool::{Answering, Counting, Opener, Opening};
 
 use crate::signals::Stop;
 use crate::state_writer::StateWriter;
@@ -35,6 +35,10 @@ impl Opener for ReportingOpener {
 
     fn memory_bytes(&self) -> Option<u64> {
         self.opener.memory_bytes()
+    }
+
+    fn count_memory(&self) -> Counting<'_> {
+        self.opener.count_memory()
     }
 
     fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {

@@ -335,7 +335,6 @@ impl Pool {
             rooted = self.dirty.groups.borrow_mut().rooted();
             self.dirty.throttle.release(self.stats.take_retired());
             self.space_after_group();
-            self.look_at_memory();
             self.sync.committed.set(txg);
         }
         if let LogPlan::StartsAnew(rings, state, request) = plan {
@@ -372,6 +371,9 @@ impl Pool {
         let mut slices = rt::Slices::new();
         while rooted.as_mut().is_some_and(|set| set.let_go(EXTENTS_LET_GO)) {
             slices.step().await;
+        }
+        if rooted.is_some() {
+            self.note_free_memory(self.opener.count_memory().await.free_bytes);
         }
     }
 

@@ -9,8 +9,8 @@ use forebay_units::{Layout, Nanos};
 
 use super::rack::memory;
 use super::{spec, stamp, volume};
-use crate::Pool;
 use crate::spec::{CloneSpec, VolumeSpec};
+use crate::{Counting, Memory, Opener, Opening, Pool};
 
 /// The longest poll that is allowed.
 const BUDGET: Nanos = Nanos::from_millis(1);
@@ -49,6 +49,61 @@ async fn scatter(pool: &Pool, device: &Device) {
 fn check(what: &str) {
     let long: Vec<_> = rt::long_polls().into_iter().filter(|p| p.longest > BUDGET).collect();
     assert!(long.is_empty(), "{what}: {long:#?}");
+}
+
+/// A machine whose kernel takes its time to count the memory.
+struct SlowCount {
+    inner: Rc<dyn Opener>,
+}
+
+/// What it counts while the pool works.
+const MEMORY: Memory = Memory { free_bytes: Some(2 << 30), all_bytes: Some(8 << 30) };
+
+impl Opener for SlowCount {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.inner.open(path)
+    }
+
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+
+    fn free_memory_bytes(&self) -> Option<u64> {
+        rt::model_work(Nanos(2 * BUDGET.0));
+        Some(3 << 30)
+    }
+
+    fn memory_bytes(&self) -> Option<u64> {
+        MEMORY.all_bytes
+    }
+
+    fn count_memory(&self) -> Counting<'_> {
+        Box::pin(async {
+            rt::sleep(Nanos(2 * BUDGET.0)).await;
+            MEMORY
+        })
+    }
+}
+
+#[test]
+fn memory_is_counted_beside_other_work() {
+    Runtime::simulated(5).block_on(async {
+        let machine = Rc::new(SlowCount { inner: memory(&["a"], 64 << 20) });
+        let pool = Pool::create(machine, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&volume(MIB)).await.unwrap();
+        let device = pool.open_volume("v").unwrap();
+        let long = || rt::long_polls().iter().map(|polls| polls.count).sum::<u64>();
+        // The creation of a pool waits for the count.
+        assert_eq!(long(), 1);
+        for at in 0..10 {
+            device.write(at << 12, stamp(4096, at), false).await.unwrap();
+            pool.sync().await.unwrap();
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        assert_eq!(long(), 1, "groups, and looks at the memory each second");
+        // Half of what is free beyond the reserve of a GiB.
+        assert_eq!(pool.stats().cache.limit_bytes, 1 << 29);
+    });
 }
 
 #[test]
