@@ -5,6 +5,7 @@ use forebay_format::Encoder;
 use forebay_format::cache_device::{
     CacheEntry, CacheHeader, CacheShape, RegionFooter, SnapshotHeader,
 };
+use forebay_format::checksum::crc64;
 use forebay_format::config::{
     CacheConfig, GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, SpareConfig,
     VolumeConfig,
@@ -15,6 +16,7 @@ use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse, encode_frame
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{
     Fragment, FrameHeader, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
+    table_end_bytes,
 };
 use forebay_format::map_record::{Delta, LeafImage, LeafRun, encode_leaves};
 use forebay_format::packed::{Codec, Packer, Unit};
@@ -286,8 +288,8 @@ fn log(out: &mut Seeds) {
         watermark: FrameSeq(8),
         record_count: 3,
     };
-    let mut frame = vec![0; len_bytes as usize];
-    seal(&header, &entries, &mut frame);
+    let mut frame = vec![0; table_end_bytes(entries.len())];
+    seal(&header, &entries, &mut frame, [crc64(&[0; 4096]); 2].into_iter());
     frame.truncate(64 + 3 * 32);
     out.push(("log_frame", "three-records", frame));
 }

@@ -1,6 +1,8 @@
-//! A batch: whole rows, filled block by block before they are written.
+//! A batch: whole rows of blocks, each in the memory of its writer.
 
-use forebay_device::IoBuf;
+use std::sync::LazyLock;
+
+use forebay_device::{IoBuf, IoBytes};
 use forebay_units::{BLOCK_LEN, BlockAddr, SegmentId};
 
 use crate::geometry::GroupGeometry;
@@ -25,11 +27,12 @@ pub struct RowBatch {
     pub(crate) kind: WriteKind,
     /// Whether it is a copy of another batch, for the statistics.
     pub(crate) is_copy: bool,
-    /// One buffer per data column.
-    columns: Vec<IoBuf>,
-    /// One bit per block that was put.
-    put: Vec<u64>,
+    /// What was put.
+    blocks: Vec<Option<IoBytes>>,
 }
+
+/// A block that was not put.
+static ZEROS: LazyLock<IoBytes> = LazyLock::new(|| IoBuf::zeroed(BLOCK_LEN).freeze());
 
 impl RowBatch {
     pub(crate) fn new(
@@ -39,10 +42,8 @@ impl RowBatch {
         rows: u32,
         kind: WriteKind,
     ) -> Self {
-        let len = u64::from(rows) * geometry.unit_bytes;
-        let columns = (0..geometry.data_columns()).map(|_| IoBuf::recycled(len as usize)).collect();
-        let put = vec![0; (rows * geometry.blocks_per_row()).div_ceil(64) as usize];
-        Self { geometry, segment, first_row, rows, kind, is_copy: false, columns, put }
+        let blocks = vec![None; (rows * geometry.blocks_per_row()) as usize];
+        Self { geometry, segment, first_row, rows, kind, is_copy: false, blocks }
     }
 
     /// Blocks in the batch.
@@ -57,33 +58,10 @@ impl RowBatch {
         BlockAddr::new(self.segment, self.first_row * self.geometry.blocks_per_row() + index)
     }
 
-    /// The buffer of block `index`, which the caller fills whole. Panics past the end.
-    pub fn block_mut(&mut self, index: u32) -> &mut [u8] {
-        assert!(index < self.blocks(), "block {index} is past the end of a batch");
-        self.put[index as usize / 64] |= 1 << (index % 64);
-        let (role, offset_bytes) = self.geometry.locate(index);
-        &mut self.columns[role][offset_bytes as usize..][..BLOCK_LEN]
-    }
-
-    /// Copies one block in. Panics past the end.
-    pub fn put(&mut self, index: u32, block: &[u8; BLOCK_LEN]) {
-        self.block_mut(index).copy_from_slice(block);
-    }
-
-    /// Copies blocks in from `first` on. Panics when they reach past the end, or when `bytes` is
-    /// not a whole number of blocks.
-    pub fn put_run(&mut self, first: u32, bytes: &[u8]) {
-        assert!(bytes.len() % BLOCK_LEN == 0, "a run is whole blocks");
-        let blocks = (bytes.len() / BLOCK_LEN) as u32;
-        assert!(first + blocks <= self.blocks(), "a run reaches past the end of a batch");
-        for index in first..first + blocks {
-            self.put[index as usize / 64] |= 1 << (index % 64);
-        }
-        for run in self.geometry.runs(first, blocks) {
-            let len = run.len_bytes as usize;
-            let from = &bytes[run.logical_bytes as usize..][..len];
-            self.columns[run.role][run.column_offset_bytes as usize..][..len].copy_from_slice(from);
-        }
+    /// Puts one block. Panics past the end, and when `block` has another length.
+    pub fn put(&mut self, index: u32, block: IoBytes) {
+        assert_eq!(block.len(), BLOCK_LEN, "the length of a block");
+        self.blocks[index as usize] = Some(block);
     }
 
     /// A batch of the copies of these rows of a doubled segment ([`GroupGeometry::copy_of`]).
@@ -97,11 +75,11 @@ impl RowBatch {
         let first_row = self.first_row + doubled_rows;
         let mut copy = Self::new(self.geometry, self.segment, first_row, self.rows, self.kind);
         copy.is_copy = true;
-        for index in 0..self.blocks() {
-            if let Some(block) = self.block(index) {
+        for (index, block) in (0..).zip(&self.blocks) {
+            if let Some(block) = block {
                 let to = self.addr(index).block();
                 let to = self.geometry.copy_of(to).expect("the row has a copy");
-                copy.put_run(to - first_row * self.geometry.blocks_per_row(), block);
+                copy.put(to - first_row * self.geometry.blocks_per_row(), block.clone());
             }
         }
         Some(copy)
@@ -110,28 +88,28 @@ impl RowBatch {
     /// Shortens the batch to its first `rows` rows.
     pub fn truncate_rows(&mut self, rows: u32) {
         self.rows = self.rows.min(rows);
-        let len = u64::from(self.rows) * self.geometry.unit_bytes;
-        self.columns.iter_mut().for_each(|column| column.truncate(len as usize));
+        self.blocks.truncate(self.blocks() as usize);
     }
 
     /// The block that was put at `index`, if any.
     #[must_use]
     pub fn block(&self, index: u32) -> Option<&[u8]> {
-        if index >= self.blocks() || self.put[index as usize / 64] >> (index % 64) & 1 == 0 {
-            return None;
-        }
-        let (role, offset_bytes) = self.geometry.locate(index);
-        Some(&self.columns[role][offset_bytes as usize..][..BLOCK_LEN])
+        self.blocks.get(index as usize)?.as_deref()
     }
 
-    /// The data columns, with zeros where nothing was put.
-    pub(crate) fn into_columns(mut self) -> Vec<IoBuf> {
-        for index in 0..self.blocks() {
-            if self.put[index as usize / 64] >> (index % 64) & 1 == 0 {
-                // Old content of recycled memory must not reach a device.
-                self.block_mut(index).fill(0);
+    /// The data columns in parts, with zeros where nothing was put.
+    pub(crate) fn into_columns(self) -> Vec<Vec<IoBytes>> {
+        let mut columns: Vec<Vec<IoBytes>> = vec![Vec::new(); self.geometry.data_columns()];
+        for (index, block) in (0..).zip(self.blocks) {
+            let block = block.unwrap_or_else(|| ZEROS.clone());
+            let (role, _) = self.geometry.locate(index);
+            // The blocks of a column come in order.
+            let column = &mut columns[role];
+            match column.last_mut().and_then(|last| last.with_next(&block).map(|all| (last, all))) {
+                Some((last, all)) => *last = all,
+                None => column.push(block),
             }
         }
-        self.columns
+        columns
     }
 }

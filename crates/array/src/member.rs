@@ -337,12 +337,13 @@ impl Member {
         &self,
         index: u32,
         offset_bytes: u64,
-        data: IoBytes,
+        parts: Vec<IoBytes>,
     ) -> Result<(), DeviceError> {
         let ticket = WriteTicket::new(self, index);
+        let len_bytes = parts.iter().map(|part| part.len() as u64).sum();
         let outcome = match self.device() {
-            Some(device) => device.write(offset_bytes, data, false).await,
-            None => Err(self.gone(Operation::Write, offset_bytes, data.len() as u64)),
+            Some(device) => device.write_vectored(offset_bytes, parts, false).await,
+            None => Err(self.gone(Operation::Write, offset_bytes, len_bytes)),
         };
         drop(ticket);
         if let Err(error) = &outcome {

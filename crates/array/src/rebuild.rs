@@ -110,9 +110,9 @@ impl Array {
         let offset_bytes =
             geometry.column_start_bytes(*index) + u64::from(*next_row) * geometry.unit_bytes;
         targets.retain(|(_, member, mark)| member.rebuild_mark() == *mark);
-        let writes: Vec<(Rc<Member>, IoBytes)> = targets
+        let writes: Vec<(Rc<Member>, Vec<IoBytes>)> = targets
             .iter()
-            .map(|(role, member, _)| (member.clone(), columns[*role].clone()))
+            .map(|(role, member, _)| (member.clone(), vec![columns[*role].clone()]))
             .collect();
         let bytes = writes.len() as u64 * columns[0].len() as u64;
         self.write_columns(&group, *index, offset_bytes, writes).await;

@@ -76,7 +76,7 @@ impl Array {
         let len_bytes = data.len() as u64;
         let offset_bytes =
             source.group.geometry().column_start_bytes(source.index) + range.start_bytes;
-        let writes = vec![(member.clone(), data)];
+        let writes = vec![(member.clone(), vec![data])];
         let causes = self.write_columns(source.group, source.index, offset_bytes, writes).await;
         if !causes.is_empty() {
             return false;

@@ -144,7 +144,8 @@ impl Array {
         let columns = std::mem::take(&mut rows.columns);
         let mut columns: Vec<IoBytes> = columns.into_iter().map(IoBuf::freeze).collect();
         if let Some(kernel) = &source.group.kernel {
-            columns.extend(encode(kernel, &columns).await);
+            let data: Vec<_> = columns.iter().map(|column| vec![column.clone()]).collect();
+            columns.extend(encode(kernel, &data).await);
         }
         columns
     }

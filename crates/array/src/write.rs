@@ -22,23 +22,42 @@ pub(crate) fn kernel_cost(bytes: usize) -> Nanos {
     Nanos(bytes as u64 / 16)
 }
 
-/// Computes the parity of data columns.
-pub(crate) async fn encode(kernel: &Arc<dyn ParityKernel>, data: &[IoBytes]) -> Vec<IoBytes> {
-    let len = data[0].len();
+/// Computes the parity of data columns, each in parts.
+pub(crate) async fn encode(kernel: &Arc<dyn ParityKernel>, data: &[Vec<IoBytes>]) -> Vec<IoBytes> {
+    let len = data[0].iter().map(|part| part.len()).sum();
     let (kernel, data) = (kernel.clone(), data.to_vec());
     let bytes = len * data.len();
     // Allocated on this thread, which also frees them and so can recycle them.
     let mut parity: Vec<IoBuf> =
         (0..kernel.parity_columns()).map(|_| IoBuf::recycled(len)).collect();
     let work = move || {
-        let data: Vec<&[u8]> = data.iter().map(|column| &**column).collect();
-        let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|column| &mut **column).collect();
-        kernel.encode(&data, &mut out);
+        encode_parts(&*kernel, &data, &mut parity);
         parity
     };
     let parity =
         if bytes >= COMPUTE_BYTES { rt::compute(kernel_cost(bytes), work).await } else { work() };
     parity.into_iter().map(IoBuf::freeze).collect()
+}
+
+/// Computes parity from parts that need not end at the same places.
+fn encode_parts(kernel: &dyn ParityKernel, data: &[Vec<IoBytes>], parity: &mut [IoBuf]) {
+    let mut parts: Vec<_> = data.iter().map(|column| column.iter()).collect();
+    let mut rest: Vec<&[u8]> = vec![&[]; data.len()];
+    let mut at = 0;
+    while at < parity[0].len() {
+        for (rest, parts) in rest.iter_mut().zip(&mut parts) {
+            if rest.is_empty() {
+                *rest = parts.next().expect("columns are as long as parity");
+            }
+        }
+        let len = rest.iter().map(|rest| rest.len()).min().expect("a row has data columns");
+        let pieces: Vec<&[u8]> = rest.iter().map(|rest| &rest[..len]).collect();
+        let mut out: Vec<&mut [u8]> =
+            parity.iter_mut().map(|column| &mut column[at..at + len]).collect();
+        kernel.encode(&pieces, &mut out);
+        rest.iter_mut().for_each(|rest| *rest = &rest[len..]);
+        at += len;
+    }
 }
 
 impl Array {
@@ -79,17 +98,17 @@ impl Array {
         if have < need {
             return Err(refuse(have));
         }
-        let mut columns: Vec<IoBytes> =
-            batch.into_columns().into_iter().map(IoBuf::freeze).collect();
+        let mut columns = batch.into_columns();
         if let Some(kernel) = &group.kernel {
-            columns.extend(encode(kernel, &columns).await);
+            let parity = encode(kernel, &columns).await;
+            columns.extend(parity.into_iter().map(|column| vec![column]));
         }
         // Members may have come and gone while parity was computed.
         let have = group.writable_columns(index);
         if have < need {
             return Err(refuse(have));
         }
-        let mut writes: Vec<(Rc<Member>, IoBytes)> = Vec::new();
+        let mut writes: Vec<(Rc<Member>, Vec<IoBytes>)> = Vec::new();
         let mut written = Written::default();
         let mut first_copies = vec![true; need];
         for (column, slot) in group.slots.borrow().iter().enumerate() {
@@ -128,14 +147,14 @@ impl Array {
         Ok(written)
     }
 
-    /// Writes to several members in parallel. Fails the members whose write fails, and returns
-    /// their errors.
+    /// Writes to several members in parallel, to each its parts in a row. Fails the members whose
+    /// write fails, and returns their errors.
     pub(crate) async fn write_columns(
         &self,
         group: &Group,
         index: u32,
         offset_bytes: u64,
-        writes: Vec<(Rc<Member>, IoBytes)>,
+        writes: Vec<(Rc<Member>, Vec<IoBytes>)>,
     ) -> Vec<DeviceError> {
         let writes = writes.into_iter().map(|(member, data)| async move {
             let outcome = member.write(index, offset_bytes, data).await;

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Rig, block, segment, shapes, simulate};
 use forebay_array::{ArrayError, Health, WriteKind};
+use forebay_device::IoBuf;
 use forebay_units::{BLOCK_LEN, BlockAddr, Layout, SegmentId};
 
 #[test]
@@ -61,11 +62,14 @@ fn blocks_not_put_into_a_batch_are_zeros() {
         rig.fill(segment(0), 9).await;
         let mut batch = rig.array.begin_batch(segment(1), 0, 4, WriteKind::User).expect("fits");
         let addr = batch.addr(5);
-        batch.put(5, &block(addr, 1));
+        batch.put(5, IoBuf::copy_of(&block(addr, 1)).freeze());
         assert_eq!(batch.block(5), Some(&block(addr, 1)[..]));
         assert_eq!(batch.block(4), None);
         let run: Vec<u8> = (7..12).flat_map(|index| block(batch.addr(index), 2)).collect();
-        batch.put_run(7, &run);
+        let run = IoBuf::copy_of(&run).freeze();
+        for index in 7..12 {
+            batch.put(index, run.slice((index as usize - 7) * BLOCK_LEN, BLOCK_LEN));
+        }
         rig.array.write_batch(batch).await.expect("healthy");
         let got = rig.read_rows(segment(1), 0, 4).await.expect("healthy");
         for (index, got) in got.chunks(BLOCK_LEN).enumerate() {

@@ -8,7 +8,7 @@ use common::{Rig, block, geometry, segment, simulate};
 use forebay_array::{
     Array, ArrayError, BlockVerdict, GroupGeometry, GroupSpec, MemberSpec, WriteKind,
 };
-use forebay_device::{Device, MemoryDevice};
+use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout};
 
 fn memory(number: usize, geometry: &GroupGeometry) -> (DeviceId, Device) {
@@ -78,7 +78,7 @@ fn a_batch_has_just_the_blocks_that_were_put() {
     let is_put = |index: u32| index % 3 == 1 || index % 64 == 0;
     for index in (0..batch.blocks()).filter(|index| is_put(*index)) {
         let block = block(batch.addr(index), 1);
-        batch.put(index, &block);
+        batch.put(index, IoBuf::copy_of(&block).freeze());
     }
     for index in 0..batch.blocks() {
         let expected = is_put(index).then(|| block(batch.addr(index), 1));

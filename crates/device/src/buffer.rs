@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Alignment of every buffer: what O_DIRECT asks of the strictest devices.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -129,6 +130,25 @@ pub struct IoBuf {
     len: usize,
     /// The whole memory is zeros: it was cleared, and has not been borrowed for writing since.
     is_zeros: bool,
+    sums: BlockSums,
+}
+
+/// Checksums of the blocks of a buffer that changes no more; 0 where none is known.
+#[derive(Default)]
+struct BlockSums {
+    /// Most buffers have one block.
+    first: AtomicU64,
+    rest: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl BlockSums {
+    fn of(&self, block: usize, blocks: usize) -> &AtomicU64 {
+        match block {
+            0 => &self.first,
+            _ => &self.rest.get_or_init(|| (1..blocks).map(|_| AtomicU64::new(0)).collect())
+                [block - 1],
+        }
+    }
 }
 
 /// The size class for `len` bytes, and its capacity: at most an eighth more than `len`, because
@@ -174,7 +194,7 @@ impl IoBuf {
             false => None,
         };
         let (memory, is_zeros) = kept.unwrap_or_else(|| (Memory::new(capacity), true));
-        Self { memory: Some(memory), len, is_zeros }
+        Self { memory: Some(memory), len, is_zeros, sums: BlockSums::default() }
     }
 
     /// A copy of `bytes`.
@@ -262,6 +282,57 @@ impl IoBytes {
     #[must_use]
     pub fn is_aligned_to(&self, bytes: usize) -> bool {
         self.start % bytes == 0
+    }
+
+    /// This part and `next` as one, if `next` begins in the same buffer where this one ends.
+    #[must_use]
+    pub fn with_next(&self, next: &Self) -> Option<Self> {
+        let follows = Arc::ptr_eq(&self.buf, &next.buf) && self.start + self.len == next.start;
+        follows.then(|| Self { buf: self.buf.clone(), start: self.start, len: self.len + next.len })
+    }
+
+    /// `parts` one behind the other: the only part itself, or a copy of all.
+    #[must_use]
+    pub fn joined(mut parts: Vec<Self>) -> Self {
+        if parts.len() == 1 {
+            return parts.swap_remove(0);
+        }
+        let mut whole = IoBuf::recycled(parts.iter().map(|part| part.len).sum());
+        let mut at = 0;
+        for part in parts {
+            whole[at..at + part.len].copy_from_slice(&part);
+            at += part.len;
+        }
+        whole.freeze()
+    }
+
+    /// Computes the [`IoBytes::block_sum`] of all whole blocks ahead.
+    pub fn sum_blocks(&self, sum: fn(&[u8]) -> u64) {
+        for index in 0..self.len / BUFFER_ALIGN {
+            let _ = self.block_sum(index, sum);
+        }
+    }
+
+    /// The checksum of block `index` (4096 bytes) of this part. It is computed once and stays with
+    /// the data, so every caller must pass the same function. Panics past the end.
+    #[must_use]
+    pub fn block_sum(&self, index: usize, sum: fn(&[u8]) -> u64) -> u64 {
+        let at = index * BUFFER_ALIGN;
+        let block = &self[at..at + BUFFER_ALIGN];
+        let from = self.start + at;
+        if from % BUFFER_ALIGN != 0 {
+            return sum(block);
+        }
+        let known = self.buf.sums.of(from / BUFFER_ALIGN, self.buf.len / BUFFER_ALIGN);
+        // The sum is all that threads exchange here, and each of them would compute the same one.
+        match known.load(Ordering::Relaxed) {
+            0 => {
+                let sum = sum(block);
+                known.store(sum, Ordering::Relaxed);
+                sum
+            }
+            sum => sum,
+        }
     }
 }
 

@@ -266,8 +266,12 @@ impl BlockDevice for Deadline {
         self.run(Operation::Read, offset, len, call)
     }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let len = data.len() as u64;
-        let call = move |inner: Device| async move { inner.write(offset, data, fua).await };
+        self.write_vectored(offset, vec![data], fua)
+    }
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        let call =
+            move |inner: Device| async move { inner.write_vectored(offset, parts, fua).await };
         self.run(Operation::Write, offset, len, call)
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {

@@ -60,6 +60,9 @@ const ASIDE_MAX: u64 = 32;
 /// Requests longer than this are split: the kernel's own limit is just below 2 GiB.
 const MAX_REQUEST_BYTES: usize = 1 << 30;
 
+/// Parts of a write beyond this number are joined: the kernel's UIO_MAXIOV.
+const MAX_PARTS: usize = 1024;
+
 // FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 const PUNCH_HOLE: i32 = 0x01 | 0x02;
 // FALLOC_FL_KEEP_SIZE | FALLOC_FL_ZERO_RANGE
@@ -162,6 +165,28 @@ impl FileDevice {
         // SAFETY: the caller's; the pair owns `kept`, and a pointer into its memory stays valid.
         let (outcome, (kept, _place)) = unsafe { uring::submit_aside(entry, (kept, place)) }.await;
         (outcome, kept)
+    }
+
+    /// Writes parts from where they are, which must be aligned. Returns how many bytes of them.
+    async fn write_parts(
+        &self,
+        offset_bytes: u64,
+        parts: Vec<IoBytes>,
+        flags: i32,
+    ) -> (io::Result<u32>, Vec<IoBytes>) {
+        let vector = |part: &IoBytes| libc::iovec {
+            iov_base: part.as_ptr().cast_mut().cast(),
+            iov_len: part.len(),
+        };
+        let vectors: Vec<libc::iovec> = parts.iter().map(vector).collect();
+        let entry = opcode::Writev::new(self.fd(), vectors.as_ptr(), vectors.len() as u32)
+            .offset(offset_bytes)
+            .rw_flags(flags)
+            .build();
+        // SAFETY: the entry points to `vectors`, and these point into `parts`: both are kept, and
+        // their memory is on the heap.
+        let (outcome, (parts, _)) = unsafe { self.submit(entry, (parts, vectors)) }.await;
+        (outcome, parts)
     }
 
     fn error(&self, op: Operation, offset: u64, len: u64, e: &io::Error) -> DeviceError {
@@ -297,6 +322,45 @@ impl BlockDevice for FileDevice {
                     Ok(n) => done += n as usize,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(self.error(Operation::Write, at, u64::from(len), &e)),
+                }
+            }
+            if fua && !with_dsync { self.flush().await } else { Ok(()) }
+        })
+    }
+
+    fn write_vectored(
+        &self,
+        offset_bytes: u64,
+        parts: Vec<IoBytes>,
+        fua: bool,
+    ) -> DeviceFuture<'_, ()> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let block_bytes = self.geometry.block_bytes as usize;
+        let fits =
+            |part: &IoBytes| part.is_aligned_to(block_bytes) && part.len() % block_bytes == 0;
+        let is_short = parts.len() <= MAX_PARTS && total <= MAX_REQUEST_BYTES;
+        if parts.len() < 2 || !is_short || !parts.iter().all(fits) {
+            return self.write(offset_bytes, IoBytes::joined(parts), fua);
+        }
+        Box::pin(async move {
+            check_range(&self.name, &self.geometry, Operation::Write, offset_bytes, total as u64)?;
+            let with_dsync = fua && self.syncs_queued_writes;
+            let flags = if with_dsync { libc::RWF_DSYNC } else { 0 };
+            let (outcome, parts) = self.write_parts(offset_bytes, parts, flags).await;
+            match outcome {
+                Ok(written) if written as usize == total => {}
+                // The rest, or the error, of a write that stopped early.
+                Ok(written) => {
+                    let whole = IoBytes::joined(parts);
+                    let written = written as usize;
+                    let rest = whole.slice(written, total - written);
+                    return self.write(offset_bytes + written as u64, rest, fua).await;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                    return self.write(offset_bytes, IoBytes::joined(parts), fua).await;
+                }
+                Err(e) => {
+                    return Err(self.error(Operation::Write, offset_bytes, total as u64, &e));
                 }
             }
             if fua && !with_dsync { self.flush().await } else { Ok(()) }

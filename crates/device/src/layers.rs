@@ -17,7 +17,8 @@ use crate::{
 /// layer overrides it; every `Layer` is a [`BlockDevice`].
 ///
 /// `write_zeroes` goes to [`Layer::inner`] as `write_zeroes`, never through [`Layer::write`]: a
-/// layer that changes writes overrides both.
+/// layer that changes writes overrides both. `write_vectored` goes through [`Layer::write`], with
+/// its parts joined: a layer that copies nothing overrides it.
 ///
 /// A module that implements `Layer` and also calls the methods of its layers imports only one of
 /// the two traits: their methods have the same names.
@@ -53,6 +54,11 @@ pub trait Layer {
     /// As [`BlockDevice::write`].
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         self.inner().write(offset_bytes, data, fua)
+    }
+
+    /// As [`BlockDevice::write_vectored`].
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
+        self.write(offset, IoBytes::joined(parts), fua)
     }
 
     /// As [`BlockDevice::flush`].
@@ -134,6 +140,9 @@ impl<L: Layer> BlockDevice for L {
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         Layer::write(self, offset_bytes, data, fua)
+    }
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
+        Layer::write_vectored(self, offset, parts, fua)
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Layer::flush(self)

@@ -111,6 +111,17 @@ pub trait BlockDevice {
     /// Writes `data` at `offset_bytes`; with `fua` it is durable on completion.
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()>;
 
+    /// Writes `parts`, one behind the other, as one [`BlockDevice::write`]. A device that cannot
+    /// take them where they are gets a copy of all.
+    fn write_vectored(
+        &self,
+        offset_bytes: u64,
+        parts: Vec<IoBytes>,
+        fua: bool,
+    ) -> DeviceFuture<'_, ()> {
+        self.write(offset_bytes, IoBytes::joined(parts), fua)
+    }
+
     /// Makes every write that has completed durable.
     fn flush(&self) -> DeviceFuture<'_, ()>;
 

@@ -43,6 +43,7 @@ async fn exercise(device: Device) {
     let back = device.read(4096, IoBuf::recycled(16384)).await.unwrap();
     assert!(back[..8192].iter().all(|b| *b == 0) && back[8192..] == data[8192..]);
     device.discard(8192, 4096, false).await.unwrap();
+    write_in_parts(&device).await;
 
     let size = device.geometry().size_bytes;
     let past = device.write(size - 4096, pattern(8192, 1), false).await.unwrap_err();
@@ -51,6 +52,45 @@ async fn exercise(device: Device) {
     assert!(matches!(odd.kind, ErrorKind::Misaligned { .. }), "{odd}");
     let overflow = device.read(u64::MAX - 511, IoBuf::zeroed(512)).await.unwrap_err();
     assert!(matches!(overflow.kind, ErrorKind::OutOfRange { .. }), "{overflow}");
+}
+
+/// Writes parts that a device takes where they are, parts in the middle of pages and sectors, and
+/// more parts than the kernel takes at once.
+async fn write_in_parts(device: &Device) {
+    let (a, b) = (pattern(8192, 1), pattern(8192, 2));
+    let all: Vec<Vec<IoBytes>> = vec![
+        vec![a.clone()],
+        vec![a.clone(), b.slice(4096, 4096), a.slice(4096, 4096)],
+        vec![b.slice(512, 1024), a.slice(1024, 512)],
+        vec![a.slice(1, 511), b.slice(2, 1)],
+        (0..1200).map(|at| b.slice(at % 16 * 512, 512)).collect(),
+    ];
+    for (parts, fua) in all.into_iter().zip([true, false].into_iter().cycle()) {
+        let whole: Vec<u8> = parts.iter().flat_map(|part| part.to_vec()).collect();
+        device.write_vectored(131_072, parts, fua).await.unwrap();
+        let back = device.read(131_072, IoBuf::recycled(whole.len())).await.unwrap();
+        assert!(back[..] == whole[..], "{} bytes", whole.len());
+    }
+    let size = device.geometry().size_bytes;
+    let parts = vec![a.clone(), b.clone()];
+    let past = device.write_vectored(size - 8192, parts, false).await.unwrap_err();
+    assert_eq!(past.kind, ErrorKind::OutOfRange { size_bytes: size });
+    assert_eq!((past.operation, past.len_bytes), (Operation::Write, 16384));
+    let odd = device.write_vectored(100, vec![a, b], false).await.unwrap_err();
+    assert!(matches!(odd.kind, ErrorKind::Misaligned { .. }), "{odd}");
+}
+
+#[test]
+fn file_device_takes_writes_in_parts() {
+    let file = TempFile::new("parts", 1 << 20);
+    let path = file.0.clone();
+    Runtime::real().unwrap().block_on(async move {
+        let device = FileDevice::open(&path, OpenOptions::default()).await.unwrap();
+        let device: Device = Rc::new(device);
+        write_in_parts(&device).await;
+        let span = forebay_units::Nanos::from_secs(30);
+        write_in_parts(&(Deadline::new(device, span) as Device)).await;
+    });
 }
 
 #[test]
@@ -65,8 +105,8 @@ fn file_device_keeps_contract() {
         let counted = layers::Counted::new(Rc::new(device));
         exercise(counted.clone()).await;
         let counts = counted.counts();
-        assert_eq!((counts.writes, counts.flushes, counts.discards), (4, 1, 1));
-        assert_eq!(counts.errors, 3);
+        assert_eq!((counts.writes, counts.flushes, counts.discards), (9, 1, 1));
+        assert_eq!(counts.errors, 5);
     });
 }
 

@@ -6,7 +6,7 @@
 
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FrameSeq, Lba, TxgId, VolumeId};
 
-use crate::checksum::{crc64, crc64_of_parts};
+use crate::checksum::{crc64, crc64_of_parts, crc64_with_block};
 use crate::{Decoder, Encoder, FormatError, FormatFlaw, LogFlaw};
 
 /// "FBLF", the first four bytes of a frame.
@@ -181,13 +181,20 @@ pub fn next_position_bytes(end_bytes: u64, ring_len_bytes: u64, frame_limit_byte
     if ring_len_bytes.saturating_sub(end_bytes) < frame_limit_bytes { 0 } else { end_bytes }
 }
 
-/// Writes header, table and checksum into `frame`, whose data is in place already. Panics when
-/// the lengths do not agree: that is a bug of the caller.
-pub fn seal(header: &FrameHeader, entries: &[RecordEntry], frame: &mut [u8]) {
+/// Writes header, table and checksum into `head`, the part of a frame before its data. `block_crcs`
+/// are the CRC-64 of the blocks of data, in order. Panics when the lengths do not agree: that is a
+/// bug of the caller.
+pub fn seal(
+    header: &FrameHeader,
+    entries: &[RecordEntry],
+    head: &mut [u8],
+    block_crcs: impl Iterator<Item = u64>,
+) {
     let data_bytes: u64 = entries.iter().map(RecordEntry::data_bytes).sum();
-    assert_eq!(frame.len() as u64, frame_len_bytes(entries.len(), data_bytes), "frame length");
-    assert_eq!(frame.len() as u64, u64::from(header.len_bytes), "frame length");
-    assert!(frame.len() <= MAX_FRAME_BYTES as usize, "frame too long");
+    let len_bytes = frame_len_bytes(entries.len(), data_bytes);
+    assert_eq!(head.len(), table_end_bytes(entries.len()), "length before the data");
+    assert_eq!(len_bytes, u64::from(header.len_bytes), "frame length");
+    assert!(len_bytes <= u64::from(MAX_FRAME_BYTES), "frame too long");
     assert_eq!(usize::from(header.record_count), entries.len(), "record count");
     assert!(header.position_bytes % BLOCK_BYTES == 0, "frame position");
     let ahead = header.max_txg.0.checked_sub(header.committed.0).map(u32::try_from);
@@ -195,7 +202,7 @@ pub fn seal(header: &FrameHeader, entries: &[RecordEntry], frame: &mut [u8]) {
     let mut out = Encoder::with_capacity(HEADER_LEN + entries.len() * RECORD_LEN);
     out.u32(FRAME_MAGIC).u16(FRAME_VERSION).u8(header.ring).u8(0);
     out.u64(header.pool).u32(header.epoch);
-    out.u16((frame.len() / BLOCK_LEN) as u16).u16(header.record_count);
+    out.u16((len_bytes / BLOCK_BYTES) as u16).u16(header.record_count);
     out.u64(header.seq.0).u64(header.max_txg.0).u64(header.watermark.0);
     let position = u32::try_from(header.position_bytes / BLOCK_BYTES);
     out.u32(position.expect("a ring has at most 2^32 blocks")).u32(ahead);
@@ -205,11 +212,15 @@ pub fn seal(header: &FrameHeader, entries: &[RecordEntry], frame: &mut [u8]) {
         entry.encode(&mut out);
     }
     let table = out.finish();
-    let table_end = table_end_bytes(entries.len());
-    frame[..table.len()].copy_from_slice(&table);
-    frame[table.len()..table_end].fill(0);
-    let crc = frame_crc(frame);
-    frame[CRC_AT..HEADER_LEN].copy_from_slice(&crc.to_le_bytes());
+    head[..table.len()].copy_from_slice(&table);
+    head[table.len()..].fill(0);
+    let mut blocks = 0;
+    let crc = block_crcs.fold(frame_crc(head), |crc, block_crc| {
+        blocks += 1;
+        crc64_with_block(crc, block_crc)
+    });
+    assert_eq!(blocks, data_bytes / BLOCK_BYTES, "blocks of data");
+    head[CRC_AT..HEADER_LEN].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn frame_crc(frame: &[u8]) -> u64 {

@@ -248,8 +248,9 @@ fn log_frame() -> (log_frame::FrameHeader, Vec<RecordEntry>, Vec<u8>) {
         record_count: entries.len() as u16,
     };
     let mut bytes = vec![0; len_bytes as usize];
-    bytes[table_end_bytes(entries.len())..].copy_from_slice(&block());
-    seal(&header, &entries, &mut bytes);
+    let (head, data) = bytes.split_at_mut(table_end_bytes(entries.len()));
+    data.copy_from_slice(&block());
+    seal(&header, &entries, head, std::iter::once(crc64(&block())));
     (header, entries, bytes)
 }
 

@@ -59,7 +59,8 @@ pub(crate) struct Issue {
     pub(crate) seq: FrameSeq,
     pub(crate) sides: Rc<[Side]>,
     pub(crate) position_bytes: u64,
-    pub(crate) bytes: IoBytes,
+    /// The frame, in parts.
+    pub(crate) parts: Vec<IoBytes>,
 }
 
 pub(crate) struct Core {
@@ -289,7 +290,7 @@ impl Core {
         self.unacked.push_back(std::mem::take(&mut packed.waiters));
         self.check_pressure();
         let generation = self.generation;
-        Issue { generation, seq, sides, position_bytes, bytes: packed.seal(&header) }
+        Issue { generation, seq, sides, position_bytes, parts: packed.seal(&header) }
     }
 
     /// Ends one side's write. A failure stops the log at once, before the other sides complete.

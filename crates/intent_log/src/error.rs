@@ -129,6 +129,11 @@ pub enum RecordError {
         /// Bytes of data.
         found_bytes: u64,
     },
+    /// A buffer of the data is not whole blocks.
+    PartLength {
+        /// Bytes of the buffer.
+        part_bytes: u64,
+    },
     /// The range is empty or ends past the last block of any volume.
     Range,
     /// The record's group is committed already.
@@ -244,6 +249,9 @@ impl fmt::Display for RecordError {
         match self {
             Self::DataLength { expected_bytes, found_bytes } => {
                 write!(f, "{expected_bytes} bytes of data expected, {found_bytes} found")
+            }
+            Self::PartLength { part_bytes } => {
+                write!(f, "a buffer of {part_bytes} bytes is not whole blocks")
             }
             Self::Range => write!(f, "the range is empty or past any volume"),
             Self::Committed { txg } => write!(f, "group {txg} is committed already"),

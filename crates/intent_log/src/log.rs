@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_device::{DeviceError, ErrorKind, IoBytes, Operation};
 use forebay_format::label::LogMark;
 use forebay_format::log_frame::{FrameHeader, LogState};
 use forebay_rt as rt;
@@ -413,14 +413,15 @@ async fn work(shared: Rc<Shared>, at: usize, generation: u64) {
     }
 }
 
-async fn write_frame(shared: &Shared, issue: Issue) {
+async fn write_frame(shared: &Shared, mut issue: Issue) {
     let frame = (issue.generation, issue.seq);
     let begun = rt::now();
     shared.times.borrow_mut().begin(frame, begun);
+    let parts = std::mem::take(&mut issue.parts);
     let durable = if let [side] = &issue.sides[..] {
-        write_side(shared, &issue, side).await
+        write_side(shared, &issue, side, parts).await
     } else {
-        let sides = issue.sides.iter().map(|side| write_side(shared, &issue, side));
+        let sides = issue.sides.iter().map(|side| write_side(shared, &issue, side, parts.clone()));
         rt::join_all(sides).await.into_iter().all(|durable| durable)
     };
     let ended = rt::now();
@@ -460,9 +461,9 @@ async fn close_when_idle(shared: Rc<Shared>, generation: u64) {
     }
 }
 
-async fn write_side(shared: &Shared, issue: &Issue, side: &Side) -> bool {
+async fn write_side(shared: &Shared, issue: &Issue, side: &Side, parts: Vec<IoBytes>) -> bool {
     let offset = side.start_bytes + issue.position_bytes;
-    let outcome = side.device.write(offset, issue.bytes.clone(), true).await;
+    let outcome = side.device.write_vectored(offset, parts, true).await;
     let error = outcome.err();
     shared.with(|core| core.side_done(issue.generation, side.device_id, error.as_ref()));
     error.is_none()

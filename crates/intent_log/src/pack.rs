@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_device::{IoBuf, IoBytes};
+use forebay_format::checksum::crc64;
 use forebay_format::log_frame::{
     Fragment, FrameHeader, RecordEntry, RecordKind, frame_len_bytes, seal, table_end_bytes,
 };
@@ -37,15 +38,14 @@ impl Queued {
         }
     }
 
-    /// Copies the next bytes of the data to `out`.
-    fn copy_to(&mut self, mut out: &mut [u8]) {
-        while !out.is_empty() {
+    /// Adds the next `len` bytes of the data to `parts`, without a copy.
+    fn take(&mut self, mut len: usize, parts: &mut Vec<IoBytes>) {
+        while len > 0 {
             let buffer: &IoBytes = &self.record.data[self.buffer];
-            let left = &buffer[self.buffer_offset..];
-            let len = left.len().min(out.len());
-            out[..len].copy_from_slice(&left[..len]);
-            out = &mut out[len..];
-            self.buffer_offset += len;
+            let part = (buffer.len() - self.buffer_offset).min(len);
+            parts.push(buffer.slice(self.buffer_offset, part));
+            len -= part;
+            self.buffer_offset += part;
             if self.buffer_offset == buffer.len() {
                 self.buffer += 1;
                 self.buffer_offset = 0;
@@ -67,7 +67,10 @@ pub(crate) struct Packed {
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) max_txg: TxgId,
     pub(crate) data_bytes: u64,
-    buf: IoBuf,
+    /// Header and table.
+    head: IoBuf,
+    /// The data, where the records have it.
+    data: Vec<IoBytes>,
 }
 
 /// How much of the first record a frame takes.
@@ -173,17 +176,14 @@ impl Queue {
         if plan.is_empty() {
             return None;
         }
-        let mut buf = IoBuf::recycled(frame_len_bytes(plan.len(), data_bytes) as usize);
-        let mut at = table_end_bytes(plan.len());
+        let mut data = Vec::with_capacity(plan.len());
         let mut sources = taken.iter_mut().chain(self.items.front_mut());
         for entry in &plan {
             let source = sources.next().expect("each entry came from a record");
-            let end = at + entry.data_bytes() as usize;
-            source.copy_to(&mut buf[at..end]);
-            at = end;
+            source.take(entry.data_bytes() as usize, &mut data);
         }
-        debug_assert!(at == buf.len() && at % BLOCK_LEN == 0);
-        Some(Packed { entries: plan, waiters, max_txg, data_bytes, buf })
+        let head = IoBuf::recycled(table_end_bytes(plan.len()));
+        Some(Packed { entries: plan, waiters, max_txg, data_bytes, head, data })
     }
 
     /// Drops the records of groups up to `committed` and adds their waiters to `resolved`. Returns
@@ -242,18 +242,24 @@ impl Packed {
             waiters: Vec::new(),
             max_txg: committed,
             data_bytes: 0,
-            buf: IoBuf::recycled(frame_len_bytes(0, 0) as usize),
+            head: IoBuf::recycled(table_end_bytes(0)),
+            data: Vec::new(),
         }
     }
 
     /// Length of the frame in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.buf.len() as u64
+        frame_len_bytes(self.entries.len(), self.data_bytes)
     }
 
-    /// The finished frame.
-    pub(crate) fn seal(mut self, header: &FrameHeader) -> IoBytes {
-        seal(header, &self.entries, &mut self.buf);
-        self.buf.freeze()
+    /// The finished frame, in parts.
+    pub(crate) fn seal(mut self, header: &FrameHeader) -> Vec<IoBytes> {
+        let blocks = |part: &IoBytes| part.len() / BLOCK_LEN;
+        let sums = |part| (0..blocks(part)).map(|block| part.block_sum(block, crc64));
+        seal(header, &self.entries, &mut self.head, self.data.iter().flat_map(sums));
+        let mut parts = Vec::with_capacity(1 + self.data.len());
+        parts.push(self.head.freeze());
+        parts.append(&mut self.data);
+        parts
     }
 }

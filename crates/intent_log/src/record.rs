@@ -19,8 +19,8 @@ pub struct Record {
     pub lba: Lba,
     /// Blocks, at least 1.
     pub blocks: u32,
-    /// The data in any number of buffers: `blocks` times 4096 bytes in all for a write, none for
-    /// zeros.
+    /// The data in any number of buffers, each of whole blocks: `blocks` times 4096 bytes in all
+    /// for a write, none for zeros.
     pub data: Vec<IoBytes>,
 }
 
@@ -49,6 +49,10 @@ impl Record {
         };
         if found_bytes != expected_bytes {
             return refuse(RecordError::DataLength { expected_bytes, found_bytes });
+        }
+        let mut parts = self.data.iter().map(|part| part.len() as u64);
+        if let Some(part_bytes) = parts.find(|bytes| bytes % BLOCK_BYTES != 0) {
+            return refuse(RecordError::PartLength { part_bytes });
         }
         let end = lba.0.checked_add(u64::from(blocks));
         if blocks == 0 || end.is_none_or(|end| end > u64::MAX / BLOCK_BYTES) {

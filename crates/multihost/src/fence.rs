@@ -207,9 +207,12 @@ impl Layer for FencedDevice {
         &*self.inner
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let len_bytes = data.len() as u64;
-        let call = move || self.inner.write(offset_bytes, data, fua);
-        self.fenced(Operation::Write, offset_bytes, len_bytes, call)
+        Layer::write_vectored(self, offset_bytes, vec![data], fua)
+    }
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
+        let len_bytes = parts.iter().map(|part| part.len() as u64).sum();
+        let call = move || self.inner.write_vectored(offset, parts, fua);
+        self.fenced(Operation::Write, offset, len_bytes, call)
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(self.heeded(self.inner.flush()))

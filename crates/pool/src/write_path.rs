@@ -4,7 +4,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_compress::Compression;
 use forebay_device::{Cause, DeviceError, ErrorKind, IoBytes, Operation};
+use forebay_format::checksum::crc64;
 use forebay_intent_log::Record;
 use forebay_rt as rt;
 use forebay_rt::sync::Closed;
@@ -23,6 +25,8 @@ pub(crate) struct Change {
     pub content: Content,
 }
 
+/// A write up to this length is still in the cache of the processor that received it.
+const HOT_BYTES: usize = 64 << 10;
 /// Longest record of zeroes in the log, in blocks.
 const MAX_ZERO_RECORD_BLOCKS: u64 = 1 << 31;
 
@@ -148,6 +152,7 @@ impl Pool {
         {
             return refuse(ErrorKind::NoSpace);
         }
+        sum_while_hot(volume, &content);
         let first = self.dirty.groups.borrow().open().is_empty();
         let txg =
             self.dirty.groups.borrow_mut().absorb(volume.id, lba, blocks, content.clone(), held);
@@ -225,6 +230,15 @@ impl Pool {
             volume.appended.notify_all();
             fail(error.into())
         })
+    }
+}
+
+/// Computes the sums of a short write, whose data has just been copied into this processor's cache:
+/// the log's frame and the main store need them. Compressed volumes store other bytes.
+fn sum_while_hot(volume: &VolumeState, content: &Content) {
+    let Content::Data(data) = content else { return };
+    if data.len() <= HOT_BYTES && volume.compression.get() == Compression::Off {
+        data.sum_blocks(crc64);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use forebay_array::Array;
+use forebay_device::IoBuf;
 use forebay_format::journal::{
     FrameKind, HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_frame, frame_blocks,
 };
@@ -84,8 +85,9 @@ impl JournalWriter {
         let addr = self.rows.position().expect("room was made");
         let (seq, copied) = (self.next_seq, self.rows.is_doubled());
         let (frame, sum) = encode_frame(self.pool, seq, commit.0, self.link, kind, copied, payload);
-        for block in frame.chunks(BLOCK_LEN) {
-            self.rows.put(block, commit).await;
+        let frame = IoBuf::copy_of(&frame).freeze();
+        for at in (0..frame.len()).step_by(BLOCK_LEN) {
+            self.rows.put(Some(frame.slice(at, BLOCK_LEN)), commit).await;
             match kind {
                 FrameKind::Pad => self.counts.padding += 1,
                 _ => self.counts.data += 1,

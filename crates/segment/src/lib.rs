@@ -22,7 +22,7 @@ pub use reader::{Reader, Together, Unread, Wanted};
 pub use stream::{BATCH_ROWS, InFlight};
 pub use table::{Pin, SegmentInfo, SegmentKind, SegmentState, SegmentTable};
 pub use victims::{Choice, Victim, Victims};
-pub use writer::{DataWriter, SummedBlock, WriteCounts};
+pub use writer::{DataWriter, WriteCounts};
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_array::{Array, ArrayError, GroupGeometry, RowBatch, WriteKind};
+use forebay_device::IoBytes;
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_units::{BlockAddr, CommitId, SegmentId};
@@ -194,8 +195,8 @@ impl RowStream {
         (open.blocks_left() > 0).then(|| BlockAddr::new(open.id, open.next_block))
     }
 
-    /// Puts one block. The segment must have room.
-    pub(crate) async fn put(&mut self, block: &[u8], commit: CommitId) -> BlockAddr {
+    /// Puts one block; `None` is zeros. The segment must have room.
+    pub(crate) async fn put(&mut self, block: Option<IoBytes>, commit: CommitId) -> BlockAddr {
         let open = self.open.as_mut().expect("a segment is open");
         let per_row = open.geometry.blocks_per_row();
         if open.batch.is_none() {
@@ -211,7 +212,9 @@ impl RowStream {
             open.batch = Some((batch, open.next_block));
         }
         let (batch, first) = open.batch.as_mut().expect("just made");
-        batch.put_run(open.next_block - *first, block);
+        if let Some(block) = block {
+            batch.put(open.next_block - *first, block);
+        }
         let addr = BlockAddr::new(open.id, open.next_block);
         open.next_block += 1;
         let filled = open.next_block - *first;
@@ -246,10 +249,5 @@ impl RowStream {
             assert!(open.batch.is_none(), "rows were left behind");
             self.table.close(open.id, footer);
         }
-    }
-
-    /// Drops the open segment, for a pool that stops.
-    pub(crate) fn abandon(&mut self) {
-        self.open = None;
     }
 }

@@ -4,7 +4,7 @@ mod journal;
 use std::rc::Rc;
 
 use forebay_array::{Array, ArrayEvent, GroupGeometry, GroupSpec};
-use forebay_device::{Device, IoBuf, MemoryDevice};
+use forebay_device::{Device, IoBuf, IoBytes, MemoryDevice};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{FooterPlace, Run, footer_blocks};
 use forebay_format::journal::{FrameKind, SegmentRecord};
@@ -14,7 +14,7 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Layout, Lba, Segme
 use crate::pages::Pages;
 use crate::{
     BlockFault, Choice, Classes, DataWriter, InFlight, JournalFault, JournalReader, JournalWriter,
-    Reader, SegmentError, SegmentKind, SegmentState, SegmentTable, SummedBlock, Victims, Wanted,
+    Reader, SegmentError, SegmentKind, SegmentState, SegmentTable, Victims, Wanted,
 };
 
 const POOL: u64 = 77;
@@ -63,6 +63,10 @@ fn is_checksum_fault(error: &SegmentError) -> bool {
 fn repairs(array: &Array) -> usize {
     let events = array.events().take();
     events.iter().filter(|event| matches!(event, ArrayEvent::Repaired { .. })).count()
+}
+
+fn bytes(block: &[u8]) -> IoBytes {
+    IoBuf::copy_of(block).freeze()
 }
 
 fn block(stamp: u64) -> Vec<u8> {
@@ -178,10 +182,7 @@ fn reads_verify_sums_from_the_map_or_the_footer() {
         let mut places = Vec::new();
         for i in 0..300u64 {
             let data = block(i);
-            let put = writer
-                .append(volume, Lba(i), SummedBlock::of(&data), CommitId(1), 9, 0)
-                .await
-                .unwrap();
+            let put = writer.append(volume, Lba(i), bytes(&data), CommitId(1), 9, 0).await.unwrap();
             assert_eq!(put.1, block_sum(POOL, volume, Lba(i), &data));
             places.push(put);
         }
@@ -225,10 +226,7 @@ fn pieces_of_one_read_are_verified_separately() {
         let mut places = Vec::new();
         for i in 0..300u64 {
             places.push(
-                writer
-                    .append(volume, Lba(i), SummedBlock::of(&block(i)), CommitId(1), 9, 0)
-                    .await
-                    .unwrap(),
+                writer.append(volume, Lba(i), bytes(&block(i)), CommitId(1), 9, 0).await.unwrap(),
             );
         }
         writer.finish_rows(CommitId(1)).await;
@@ -303,10 +301,7 @@ fn footer_page_is_repaired_and_a_stale_footer_refused() {
             DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
         let volume = VolumeId(4);
         for i in 0..300u64 {
-            writer
-                .append(volume, Lba(i), SummedBlock::of(&block(i)), CommitId(1), 9, 0)
-                .await
-                .unwrap();
+            writer.append(volume, Lba(i), bytes(&block(i)), CommitId(1), 9, 0).await.unwrap();
         }
         writer.finish_rows(CommitId(1)).await;
         b.in_flight.drain().await.unwrap();
@@ -359,10 +354,8 @@ fn torn_segment_is_not_verified_by_its_old_footer() {
             while !table.get(segment).footer {
                 let block = block(stamp + blocks);
                 let lba = Lba(blocks);
-                let (addr, _) = writer
-                    .append(volume, lba, SummedBlock::of(&block), commit, 9, 0)
-                    .await
-                    .unwrap();
+                let (addr, _) =
+                    writer.append(volume, lba, bytes(&block), commit, 9, 0).await.unwrap();
                 assert_eq!(addr, BlockAddr::new(segment, blocks as u32));
                 blocks += 1;
             }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use forebay_array::Array;
+use forebay_device::{IoBuf, IoBytes};
 use forebay_format::checksum::{bound_sum, crc64};
 use forebay_format::footer::{Footer, FooterLength, Run};
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
@@ -23,35 +24,6 @@ pub struct WriteCounts {
     /// Zeros that fill rows.
     pub padding: u64,
 }
-
-/// The content of a block, and its CRC-64.
-#[derive(Clone, Copy)]
-pub struct SummedBlock<'a> {
-    bytes: &'a [u8],
-    crc: u64,
-}
-
-impl<'a> SummedBlock<'a> {
-    /// Computes the CRC of `bytes`.
-    #[must_use]
-    pub fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, crc: crc64(bytes) }
-    }
-
-    /// `bytes`, whose CRC was computed before.
-    #[must_use]
-    pub fn known(bytes: &'a [u8], crc: u64) -> Self {
-        Self { bytes, crc }
-    }
-
-    /// The content.
-    #[must_use]
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-}
-
-const ZEROS: [u8; BLOCK_LEN] = [0; BLOCK_LEN];
 
 /// Fills segments of one stream.
 pub struct DataWriter {
@@ -120,7 +92,7 @@ impl DataWriter {
         &mut self,
         volume: VolumeId,
         lba: Lba,
-        block: SummedBlock<'_>,
+        block: IoBytes,
         commit: CommitId,
         clock: u64,
         keep: u32,
@@ -130,8 +102,8 @@ impl DataWriter {
             self.footer = Footer { pool: self.pool, segment, birth: commit.0, ..Footer::default() };
             self.length = FooterLength::default();
         }
-        let sum = bound_sum(block.crc, self.pool, volume, lba);
-        let addr = self.rows.put(block.bytes, commit).await;
+        let sum = bound_sum(block.block_sum(0, crc64), self.pool, volume, lba);
+        let addr = self.rows.put(Some(block), commit).await;
         self.counts.data += 1;
         self.note(volume, lba, sum, commit).await;
         Ok((addr, sum))
@@ -146,15 +118,15 @@ impl DataWriter {
         if left > self.length.blocks_with(1) {
             return;
         }
-        let bytes = self.footer.encode();
+        let bytes = IoBuf::copy_of(&self.footer.encode()).freeze();
         let segment = self.rows.segment().expect("a block was put into it");
         self.rows.table.holds(segment, self.footer.sums.len() as u32);
         for _ in (bytes.len() / BLOCK_LEN) as u32..left {
-            self.rows.put(&ZEROS, commit).await;
+            self.rows.put(None, commit).await;
             self.counts.padding += 1;
         }
-        for block in bytes.chunks(BLOCK_LEN) {
-            self.rows.put(block, commit).await;
+        for at in (0..bytes.len()).step_by(BLOCK_LEN) {
+            self.rows.put(Some(bytes.slice(at, BLOCK_LEN)), commit).await;
             self.counts.footer += 1;
         }
         self.rows.issue(commit).await;
@@ -172,15 +144,10 @@ impl DataWriter {
     /// [`InFlight::drain`] waits for them.
     pub async fn finish_rows(&mut self, commit: CommitId) {
         while self.rows.blocks_to_row_end() > 0 {
-            self.rows.put(&ZEROS, commit).await;
+            self.rows.put(None, commit).await;
             self.counts.padding += 1;
             self.note(Run::PADDING, Lba(0), 0, commit).await;
         }
         self.rows.issue(commit).await;
-    }
-
-    /// Drops the open segment: the pool stops, or restarts after a failure.
-    pub fn abandon(&mut self) {
-        self.rows.abandon();
     }
 }

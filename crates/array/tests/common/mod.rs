@@ -175,9 +175,16 @@ impl Rig {
         version: u64,
     ) -> Result<Written, ArrayError> {
         let mut batch = self.array.begin_batch(segment, first_row, rows, WriteKind::User)?;
-        for index in 0..batch.blocks() {
-            let block = block(batch.addr(index), version);
-            batch.put(index, &block);
+        let mut index = 0;
+        while index < batch.blocks() {
+            // Buffers of different lengths, so that those of a row's columns end apart.
+            let end = (index + 1 + (index * 5 + version as u32) % 4).min(batch.blocks());
+            let run: Vec<u8> = (index..end).flat_map(|at| block(batch.addr(at), version)).collect();
+            let run = IoBuf::copy_of(&run).freeze();
+            for at in index..end {
+                batch.put(at, run.slice((at - index) as usize * BLOCK_LEN, BLOCK_LEN));
+            }
+            index = end;
         }
         self.array.write_batch(batch).await
     }

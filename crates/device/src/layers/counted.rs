@@ -88,10 +88,13 @@ impl Layer for Counted {
         }))
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let len = data.len() as u64;
+        Layer::write_vectored(self, offset_bytes, vec![data], fua)
+    }
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
+        let len: u64 = parts.iter().map(|part| part.len() as u64).sum();
         // Order of issue, not of completion: that is what the device's heads or frontiers see.
-        let sequential = self.write_end_bytes.replace(offset_bytes + len) == offset_bytes;
-        Box::pin(self.note(self.inner.write(offset_bytes, data, fua), move |c| {
+        let sequential = self.write_end_bytes.replace(offset + len) == offset;
+        Box::pin(self.note(self.inner.write_vectored(offset, parts, fua), move |c| {
             c.writes += 1;
             c.write_bytes += len;
             c.sequential_writes += u64::from(sequential);

@@ -32,7 +32,8 @@ fn build(entries: &[RecordEntry], seq: u64, fill: u8) -> Vec<u8> {
         watermark: FrameSeq(seq - 1),
         record_count: entries.len() as u16,
     };
-    seal(&header, entries, &mut frame);
+    let (head, data) = frame.split_at_mut(table_end_bytes(entries.len()));
+    seal(&header, entries, head, data.chunks(BLOCK_LEN).map(crc64));
     frame
 }
 

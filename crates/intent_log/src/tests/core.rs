@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_device::{DeviceError, ErrorKind, IoBytes, Operation};
 use forebay_format::log_frame::{
     Fragment, RecordKind, decode, frame_len_bytes, next_position_bytes,
 };
@@ -179,8 +179,8 @@ impl Rig {
                 0 => Record::zero(super::VolumeId(1), txg, super::Lba(id * 100), 7),
                 _ => {
                     let data = stamped(id, *blocks);
-                    // The data are in two buffers of any lengths.
-                    let cut = (id as usize * 1000 + 512) % data.len();
+                    // The data are in two buffers of any numbers of blocks.
+                    let cut = (id as usize * 5 + 1) * BLOCK_LEN % data.len();
                     let (a, b) = (data.slice(0, cut), data.slice(cut, data.len() - cut));
                     let whole =
                         Record::write(super::VolumeId(1), txg, super::Lba(id * 100), data.clone());
@@ -233,7 +233,8 @@ impl Rig {
     /// Checks that a frame holds the next records, in order, where no live frame is.
     fn take_frame(&mut self, ring: usize, issue: Issue) {
         assert!(!self.failed && self.core.mode == Mode::Running, "a stopped log issues no frame");
-        let frame = decode(&issue.bytes).unwrap();
+        let bytes = IoBytes::joined(issue.parts.clone());
+        let frame = decode(&bytes).unwrap();
         let header = &frame.header;
         assert_eq!((header.seq.0, issue.seq.0), (self.next_seq, self.next_seq));
         assert_eq!((header.pool, header.epoch), (POOL, self.epoch));
@@ -242,7 +243,7 @@ impl Rig {
         let len_bytes = self.rings[ring].len_bytes;
         let limit = self.rings[ring].frame_limit_bytes(self.config.max_frame_bytes);
         let (start_bytes, end_bytes) =
-            (issue.position_bytes, issue.position_bytes + issue.bytes.len() as u64);
+            (issue.position_bytes, issue.position_bytes + bytes.len() as u64);
         assert_eq!(header.position_bytes, start_bytes);
         assert_eq!(start_bytes, next_position_bytes(self.ends[ring], len_bytes, limit));
         assert!(end_bytes <= len_bytes && end_bytes - start_bytes <= limit);
@@ -259,8 +260,8 @@ impl Rig {
             assert_eq!(entry.lba.0, id as u64 * 100 + u64::from(sent.framed_blocks));
             for block in 0..entry.data_bytes() as usize / BLOCK_LEN {
                 let word = ((id as u64) << 16) | (u64::from(sent.framed_blocks) + block as u64);
-                let bytes = &issue.bytes[at..at + BLOCK_LEN];
-                assert!(bytes.chunks_exact(8).all(|found| found == word.to_le_bytes()));
+                let block = &bytes[at..at + BLOCK_LEN];
+                assert!(block.chunks_exact(8).all(|found| found == word.to_le_bytes()));
                 at += BLOCK_LEN;
             }
             let fragment =

@@ -138,12 +138,18 @@ fn records_longer_than_a_frame_are_replayed_whole() {
         let rings = [ring(0, 4 * MIB, &[disk])];
         let (log, state) = start(LogConfig::new(POOL), &rings);
         let mut sent = vec![write(1, 1, 1), write(2, 1, 300), write(3, 1, 1), write(4, 2, 31)];
-        // Buffers of any size make up the data.
+        // Buffers of any number of blocks make up the data.
         let data = stamped(5, 64);
-        let mut odd = write(5, 2, 64);
-        odd.data = vec![data.slice(0, 100), data.slice(100, 200_000)];
-        odd.data.push(data.slice(200_100, 64 * 4096 - 200_100));
-        sent.push(odd);
+        let blocks = |first: usize, count: usize| data.slice(first * 4096, count * 4096);
+        let mut parted = write(5, 2, 64);
+        parted.data = vec![blocks(0, 1), blocks(1, 49), blocks(50, 14)];
+        sent.push(parted.clone());
+        parted.data[1] = data.slice(4096, 49 * 4096 - 512);
+        parted.data[2] = data.slice(50 * 4096 - 512, 14 * 4096 + 512);
+        let refused = log.append(vec![parted]).await.unwrap_err();
+        let error = RecordError::PartLength { part_bytes: 49 * 4096 - 512 };
+        let (volume, lba) = (VolumeId(5), sent[4].lba);
+        assert_eq!(refused, LogError::BadRecord { volume, lba, blocks: 64, error });
         sent.push(Record::zero(VolumeId(9), TxgId(2), Lba(77), u32::MAX));
         log.append(sent.clone()).await.unwrap();
         assert!(log.stats().frames_by_len[6..].iter().all(|n| *n == 0), "{:?}", log.stats());

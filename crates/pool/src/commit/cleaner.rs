@@ -11,9 +11,7 @@ use forebay_device::IoBuf;
 use forebay_format::map_record::Delta;
 use forebay_map::PACKED_VOLUME;
 use forebay_rt as rt;
-use forebay_segment::{
-    Choice, Classes, STREAMS, SegmentInfo, SummedBlock, Victim, Victims, Wanted,
-};
+use forebay_segment::{Choice, Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
 use forebay_txg::DirtySet;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
@@ -353,13 +351,14 @@ impl Pool {
                 let row = Self::with_open_row(writers, stream.is_some());
                 let Some(to) = row.or(stream) else { return Ok(()) };
                 let writer = &mut writers.data[usize::from(to)];
-                let (volume, lba, block) = (entry.volume, entry.lba, SummedBlock::of(block));
+                // A copy: the few blocks that live must not keep a whole chunk in memory.
+                let block = IoBuf::copy_of(block).freeze();
+                let (volume, lba) = (entry.volume, entry.lba);
                 let (new, sum) =
                     writer.append(volume, lba, block, commit, info.clock, keep).await?;
                 if Classes::is_user(to) {
                     writer.count_filler();
                 }
-                let (volume, lba) = (entry.volume, entry.lba);
                 writers.relocations.push(Relocation { volume, lba, old, new, sum });
                 slices.step().await;
             }

@@ -14,7 +14,6 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
-use crate::commit::group_changes::BlockHash;
 use crate::commit::work;
 use crate::dedup::DedupMode;
 use crate::packed::PackedPart;
@@ -94,11 +93,11 @@ impl Pool {
 
     /// Looks at the neighbors of the contents that are found, when the index has only a sample:
     /// beside a block in a copy are likely to be those that were beside it in the original.
-    pub(crate) async fn look_for_neighbors(&self, hashes: &[BlockHash]) {
+    pub(crate) async fn look_for_neighbors(&self, hashes: &[Fingerprint]) {
         if !self.dedup.is_sampled() {
             return;
         }
-        for BlockHash { fingerprint, .. } in hashes {
+        for fingerprint in hashes {
             if !self.dedup.is_near(fingerprint) {
                 if let Some((number, None)) = self.dedup.find(fingerprint) {
                     self.look_at_neighbors(number).await;

@@ -4,19 +4,20 @@ use std::rc::Rc;
 
 use forebay_cache::Kept;
 use forebay_compress::Compression;
+use forebay_dedup::Fingerprint;
 use forebay_device::IoBytes;
 use forebay_format::map_record::{Delta, LEAF_BLOCKS, MAX_VOLUME_BLOCKS};
 use forebay_map::{DEDUP_VOLUME, ExtentKind, PACKED_VOLUME, PackedRef, dedup_ref};
 use forebay_rt as rt;
 use forebay_rt::Either;
-use forebay_segment::{Classes, STREAMS, SummedBlock};
+use forebay_segment::{Classes, STREAMS};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, TxgId, VolumeId};
 
 use super::packing::Loose;
 use crate::Pool;
 use crate::commit::error::CommitError;
-use crate::commit::group_changes::{BlockHash, GroupChange, GroupChanges};
+use crate::commit::group_changes::{GroupChange, GroupChanges};
 use crate::commit::work;
 use crate::dedup::DedupMode;
 use crate::state::Writers;
@@ -282,7 +283,7 @@ impl Pool {
     async fn write_extent(
         self: &Rc<Self>,
         writers: &mut Writers,
-        (volume, lba, data, hashes): (VolumeId, Lba, &IoBytes, &[BlockHash]),
+        (volume, lba, data, hashes): (VolumeId, Lba, &IoBytes, &[Fingerprint]),
         (commit, keep): (CommitId, u32),
         places: &mut Places,
         slices: &mut rt::Slices,
@@ -297,8 +298,7 @@ impl Pool {
         for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
             let at = (volume, Lba(lba.0 + index as u64));
             let mut bound = at;
-            let hash = hashes.get(index);
-            if let Some(BlockHash { fingerprint, .. }) = hash {
+            if let Some(fingerprint) = hashes.get(index) {
                 if let Some(content) = self.known_content(fingerprint, block, mode).await {
                     places.refer(at, Lba(content));
                     slices.step().await;
@@ -312,10 +312,7 @@ impl Pool {
             }
             match how {
                 Compression::Off => {
-                    let block = match hash {
-                        Some(hash) => SummedBlock::known(block, hash.crc),
-                        None => SummedBlock::of(block),
-                    };
+                    let block = data.slice(index * BLOCK_LEN, BLOCK_LEN);
                     self.store_block(writers, (at, bound), block, &to, places).await?;
                 }
                 _ => loose.push(Loose { at, bound, index }),
@@ -331,7 +328,7 @@ impl Pool {
         self: &Rc<Self>,
         writers: &mut Writers,
         (at, bound): ((VolumeId, Lba), (VolumeId, Lba)),
-        block: SummedBlock<'_>,
+        block: IoBytes,
         to: &Target,
         places: &mut Places,
     ) -> Result<(), CommitError> {
@@ -339,11 +336,12 @@ impl Pool {
         let stream = self.user_stream(writers, at.0, at.1, keep);
         let clock = self.stats.clock();
         let writer = &mut writers.data[usize::from(stream)];
-        let (addr, sum) = writer.append(bound.0, bound.1, block, commit, clock, keep).await?;
+        let (addr, sum) =
+            writer.append(bound.0, bound.1, block.clone(), commit, clock, keep).await?;
         self.stats.tick();
         rt::model_work(work::BLOCK);
         if caches_writes {
-            self.cache.keep(self.block_key(addr), block.bytes(), Kept::Written);
+            self.cache.keep(self.block_key(addr), &block, Kept::Written);
         }
         places.place(bound, addr, sum);
         Ok(())

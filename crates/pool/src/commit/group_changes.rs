@@ -35,15 +35,7 @@ pub(crate) struct GroupChange {
     pub blocks: u64,
     pub content: Content,
     /// One for each block if the volume was de-duplicated when the batch was read.
-    pub hashes: Vec<BlockHash>,
-}
-
-/// What a pass over a block's bytes gives.
-#[derive(Clone, Copy)]
-pub(crate) struct BlockHash {
-    pub fingerprint: Fingerprint,
-    /// The CRC-64, for the block's checksum.
-    pub crc: u64,
+    pub hashes: Vec<Fingerprint>,
 }
 
 /// The rest of the syncing group's changes.
@@ -59,7 +51,7 @@ struct Batch {
     changes: Vec<GroupChange>,
     /// The extents to hash, by their index in `changes`; the fingerprints of all their blocks.
     hashed: Vec<usize>,
-    hashing: Option<rt::JoinHandle<Vec<BlockHash>>>,
+    hashing: Option<rt::JoinHandle<Vec<Fingerprint>>>,
 }
 
 impl GroupChanges {
@@ -132,15 +124,17 @@ impl Batch {
     }
 }
 
-/// The hashes of the blocks of `extents`, in order.
-async fn hashes(key: FingerprintKey, extents: Vec<IoBytes>) -> Vec<BlockHash> {
+/// The fingerprints of the blocks of `extents`, in order. The same pass over the bytes computes
+/// their sums, which stay with them.
+async fn hashes(key: FingerprintKey, extents: Vec<IoBytes>) -> Vec<Fingerprint> {
     let bytes: usize = extents.iter().map(|data| data.len()).sum();
     let all = move || {
         let blocks = extents.iter().flat_map(|data| data.chunks_exact(BLOCK_LEN));
         let blocks = blocks.map(|block| block.try_into().expect("a block's length"));
         let blocks: Vec<&[u8; BLOCK_LEN]> = blocks.collect();
-        let both = key.fingerprints(&blocks).into_iter().zip(blocks);
-        both.map(|(fingerprint, block)| BlockHash { fingerprint, crc: crc64(block) }).collect()
+        let fingerprints = key.fingerprints(&blocks);
+        extents.iter().for_each(|data| data.sum_blocks(crc64));
+        fingerprints
     };
     if bytes < MIN_COMPUTE_BYTES {
         return all();

@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_compress::{Compression, compress};
-use forebay_device::IoBytes;
+use forebay_device::{IoBuf, IoBytes};
 use forebay_format::map_record::Delta;
 use forebay_format::packed::{Codec, MAX_UNIT_BLOCKS, PackedBlock, Unit};
 use forebay_map::PACKED_VOLUME;
 use forebay_rt as rt;
-use forebay_segment::SummedBlock;
 use forebay_units::{BLOCK_LEN, Lba, Nanos, VolumeId};
 
 use super::group::{Places, Target};
@@ -107,8 +106,7 @@ impl Pool {
                 Some(full) => self.store_packed(writers, full, unit[0].at, to, places).await?,
                 None => {
                     for Loose { at, bound, index } in unit {
-                        let block = &data[index * BLOCK_LEN..(index + 1) * BLOCK_LEN];
-                        let block = SummedBlock::of(block);
+                        let block = data.slice(index * BLOCK_LEN, BLOCK_LEN);
                         self.store_block(writers, (*at, *bound), block, to, places).await?;
                     }
                 }
@@ -145,7 +143,8 @@ impl Pool {
         for PackedBlock { number, bytes } in full {
             self.note_density(number.0, Some(&bytes));
             let bound = (PACKED_VOLUME, number);
-            self.store_block(writers, (at, bound), SummedBlock::of(&bytes), to, places).await?;
+            let block = IoBuf::copy_of(&bytes).freeze();
+            self.store_block(writers, (at, bound), block, to, places).await?;
         }
         Ok(())
     }

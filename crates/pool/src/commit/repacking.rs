@@ -15,7 +15,7 @@ use forebay_format::packed::{
 };
 use forebay_map::{Located, PACKED_VOLUME};
 use forebay_rt as rt;
-use forebay_segment::{Classes, SummedBlock, Wanted};
+use forebay_segment::{Classes, Wanted};
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
 
 use crate::Pool;
@@ -455,7 +455,7 @@ impl Pool {
             let stream = row.unwrap_or(stream);
             let writer = &mut writers.data[usize::from(stream)];
             let (volume, number) = (PACKED_VOLUME, block.number);
-            let block = SummedBlock::of(&block.bytes);
+            let block = IoBuf::copy_of(&block.bytes).freeze();
             let place = writer.append(volume, number, block, commit, clock, keep).await?;
             if Classes::is_user(stream) {
                 writer.count_filler();

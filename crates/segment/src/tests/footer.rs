@@ -11,10 +11,7 @@ async fn fill(b: &Bench, lba: impl Fn(u64) -> u64) -> Footer {
     let mut footer = Footer { pool: POOL, birth: 1, ..Footer::default() };
     for at in 0.. {
         let (lba, data) = (Lba(lba(at)), block(at));
-        let put = writer
-            .append(VolumeId(4), lba, SummedBlock::of(&data), CommitId(1), 9, 0)
-            .await
-            .unwrap();
+        let put = writer.append(VolumeId(4), lba, bytes(&data), CommitId(1), 9, 0).await.unwrap();
         footer.segment = put.0.segment();
         footer.push(VolumeId(4), lba, put.1);
         if b.table.get(footer.segment).footer {
