@@ -140,6 +140,38 @@ fn failure_of_a_server_that_ends_is_no_answer_either() {
 }
 
 #[test]
+fn request_that_gets_no_answer_holds_no_memory_while_others_run() {
+    Runtime::simulated(5).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = Server::new(Rc::new(OneDevice(device.clone())), Limits::default());
+        let client = Rc::new(kernel(&server).await.unwrap());
+        let writes = [0, 4096].map(|at| {
+            let client = client.clone();
+            rt::spawn(async move { client.write_once(at, pattern(4096, at), false).await })
+        });
+        while device.writes_begun.get() < 2 {
+            rt::sleep(Nanos(1000)).await;
+        }
+        let both_bytes = server.bytes_in_flight();
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        let stop = rt::spawn({
+            let server = server.clone();
+            async move { server.stop(Nanos::from_secs(10)).await }
+        });
+        while device.in_flight.get() == 2 {
+            rt::sleep(Nanos(1000)).await;
+        }
+        assert_eq!(device.in_flight.get(), 1, "the other write has not ended");
+        assert_eq!(server.bytes_in_flight(), both_bytes / 2);
+        assert_eq!(stop.await, 0);
+        for write in writes {
+            assert!(write.await.is_err());
+        }
+        assert_eq!(server.bytes_in_flight(), 0);
+    });
+}
+
+#[test]
 fn write_of_a_connection_that_was_given_up_does_not_begin() {
     for seed in 0..20 {
         Runtime::simulated(seed).block_on(async {

@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod codec;
+mod contexts;
 mod handshake;
 mod hostile;
 mod kernel;
@@ -42,6 +43,8 @@ struct CachedDevice {
     in_flight: Cell<u64>,
     max_in_flight: Cell<u64>,
     fail_next: RefCell<Option<ErrorKind>>,
+    /// Whether it answers what is allocated.
+    tells_allocation: Cell<bool>,
 }
 
 impl CachedDevice {
@@ -63,6 +66,7 @@ impl CachedDevice {
             in_flight: Cell::new(0),
             max_in_flight: Cell::new(0),
             fail_next: RefCell::new(None),
+            tells_allocation: Cell::new(true),
         })
     }
 
@@ -151,6 +155,9 @@ impl BlockDevice for CachedDevice {
     fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         Box::pin(async move {
             self.delay().await;
+            if !self.tells_allocation.get() {
+                return Ok(Vec::new());
+            }
             let stored = self.stored.borrow();
             let sectors = &stored[offset as usize / 512..(offset + len) as usize / 512];
             // One run per sector, so that the server has to merge.

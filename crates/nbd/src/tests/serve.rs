@@ -202,6 +202,13 @@ fn invalid_requests_get_errors_and_the_connection_continues() {
                 let got = server_error(ask(command, flags, offset, len).await.map(|_| ()));
                 assert_eq!(got, expected, "command {command} flags {flags} {offset}+{len}");
             }
+            // Only a reply in chunks can be asked not to have several.
+            let unfragmented = client.read_flagged(0, IoBuf::recycled(512), command_flag::DF).await;
+            match structured {
+                true => assert_eq!(unfragmented.unwrap().len(), 512),
+                false => assert_eq!(server_error(unfragmented.map(|_| ())), errno::EINVAL),
+            }
+            client.cache(size - 512, 512).await.expect("the last sector is no farther");
             let past = client.read_once(size, IoBuf::recycled(512)).await;
             assert_eq!(server_error(past.map(|_| ())), errno::EINVAL);
             let past = client.write_once(size, pattern(512, 0), false).await;
