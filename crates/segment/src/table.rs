@@ -105,14 +105,8 @@ impl SegmentTable {
 
     /// Number of segments.
     #[must_use]
-    pub fn len(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.segments.borrow().len() as u32
-    }
-
-    /// Whether the table has no segments.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Number of free segments.
@@ -400,7 +394,7 @@ impl SegmentTable {
     /// Loads a record of the journal at import; the last record of each segment counts. Returns
     /// false when the table has no such segment.
     pub fn load_record(&self, record: &SegmentRecord) -> bool {
-        if record.segment.0 >= self.len() {
+        if record.segment.0 >= self.count() {
             return false;
         }
         if record.kind == SegmentUse::Free {

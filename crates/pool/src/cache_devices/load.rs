@@ -154,7 +154,7 @@ impl Pool {
     /// Whether the main store may still have this block: its segment was not opened anew since.
     fn is_current(&self, entry: &CacheEntry) -> bool {
         let segment = entry.addr.segment();
-        (segment.0 as usize) < self.store.table.len() as usize
+        (segment.0 as usize) < self.store.table.count() as usize
             && self.store.table.get(segment).birth == entry.birth
     }
 

@@ -218,7 +218,7 @@ impl Pool {
             let live = u64::from(victim.live);
             let dead = u64::from(self.store.table.capacity(victim.segment)).max(live + 1) - live;
             let moved = (next * live / dead).div_ceil(self.per_segment()) as u32;
-            target += moved.min(self.store.table.len() / WORKING_SHARE);
+            target += moved.min(self.store.table.count() / WORKING_SHARE);
         }
         let soon = self.store.table.free_soon();
         if soon < target {

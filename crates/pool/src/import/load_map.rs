@@ -235,7 +235,7 @@ fn segment_table(
 fn count_live(map: &Map, table: &SegmentTable) -> Result<(), MapLoadError> {
     let mut bad = None;
     map.for_each(|volume, lba, addr, blocks| {
-        if addr.segment().0 >= table.len() {
+        if addr.segment().0 >= table.count() {
             bad.get_or_insert(MapLoadError::OutsideGroups { volume, lba, addr });
             return;
         }

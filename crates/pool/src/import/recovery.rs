@@ -159,7 +159,7 @@ impl Pool {
         let settings = Settings::of(&config.properties);
         let in_flight = InFlight::new(MOST_IN_FLIGHT_BYTES);
         let guid = config.guid;
-        let separate = table.len() >= SEPARATE_SEGMENTS;
+        let separate = table.count() >= SEPARATE_SEGMENTS;
         let data = (0..STREAMS).map(|stream| {
             DataWriter::new(array.clone(), table.clone(), in_flight.clone(), guid, stream)
         });

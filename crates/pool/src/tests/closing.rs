@@ -92,7 +92,7 @@ fn an_export_waits_for_a_map_that_is_being_written_anew() {
 
 /// Leaves two free segments, as in a pool whose cleaner finds no victim.
 fn take_all_but_two(pool: &Pool) -> Vec<SegmentId> {
-    let all = (0..pool.store.table.len()).map(SegmentId);
+    let all = (0..pool.store.table.count()).map(SegmentId);
     all.filter(|segment| pool.store.table.free_count() > 2 && pool.store.table.hold(*segment))
         .collect()
 }

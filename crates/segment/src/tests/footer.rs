@@ -85,3 +85,25 @@ fn writes_in_flight_keep_their_limit_and_a_longer_one_goes_alone() {
         }
     });
 }
+
+#[test]
+fn a_footer_that_is_shorter_than_its_bound_ends_its_segment() {
+    Runtime::simulated(17).block_on(async {
+        let mut shorter = 0;
+        for column_blocks in (796..=832).step_by(4) {
+            let b = bench_of(Layout::Mirror, 2, column_blocks * BLOCK_LEN as u64, 3);
+            let runs_of_four = |at: u64| at + at / 4 * 1000;
+            let patterns: [fn(u64) -> u64; 3] = [|at| at, |at| 3 * at, runs_of_four];
+            for (segment, lba_of) in (0..).zip(patterns) {
+                let written = fill(&b, lba_of).await;
+                let reader = Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
+                let found = reader.footer(SegmentId(segment)).await.unwrap();
+                assert_eq!(found.sums, written.sums);
+                let footer_blocks = found.encode().len() / BLOCK_LEN;
+                let taken = (found.sums.len() + footer_blocks) as u64;
+                shorter += u32::from(taken < column_blocks);
+            }
+        }
+        assert!(shorter > 0, "no footer was shorter than its bound");
+    });
+}

@@ -110,7 +110,7 @@ async fn filled(opener: Rc<dyn Opener>, size_bytes: u64) -> Rc<Pool> {
 }
 
 fn full_segments(pool: &Pool) -> u64 {
-    pool.store.table.len() as u64 - u64::from(pool.store.table.free_count())
+    pool.store.table.count() as u64 - u64::from(pool.store.table.free_count())
 }
 
 #[test]
