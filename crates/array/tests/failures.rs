@@ -402,3 +402,76 @@ fn write_that_ends_after_its_member_failed_is_stale() {
         });
     }
 }
+
+/// Writes a segment of three devices, of which device 1 is slow. `meanwhile` runs before device 1
+/// executes its write.
+async fn while_a_write_is_slow(rig: &Rig, meanwhile: impl Future<Output = ()>) {
+    rig.devices[1].write_takes.set(Nanos::from_secs(1));
+    let beside = async {
+        rt::sleep(Nanos::from_millis(100)).await;
+        rig.devices[1].write_takes.set(Nanos::ZERO);
+        meanwhile.await;
+    };
+    rt::join(rig.fill(segment(0), 1), beside).await;
+}
+
+#[test]
+fn write_from_before_a_failure_is_stale_when_it_ends_after_a_rebuild() {
+    simulate(4, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        while_a_write_is_slow(&rig, async {
+            rig.array.fault(id(1)).expect("two others hold all");
+            rig.array.online(id(1), None).expect("it has its device");
+            assert_eq!(rig.array.stale_segments(), vec![segment(0)]);
+            let good = |_: BlockAddr, _: &[u8]| BlockVerdict::Good;
+            let rebuilt = rig.rebuild(segment(0), rig.geometry().rows(), &good).await;
+            assert_eq!(rebuilt.expect("good").members, vec![id(1)]);
+            assert_eq!(rig.array.stale_segments(), vec![]);
+        })
+        .await;
+        // It may have come over what was rebuilt.
+        assert_eq!(rig.array.stale_segments(), vec![segment(0)]);
+    });
+}
+
+#[test]
+fn member_that_left_stays_as_it_left_when_its_last_write_fails() {
+    simulate(5, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        while_a_write_is_slow(&rig, async {
+            rig.array.close(id(1)).expect("two others hold all");
+            rig.devices[1].fail_writes.set(true);
+        })
+        .await;
+        assert_eq!(state(&rig, 1), MemberState::Offline);
+        rig.expect_segment(segment(0), 1).await;
+    });
+}
+
+#[test]
+fn member_that_is_needed_is_not_flushed_to_take_it_offline() {
+    simulate(6, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        rig.array.offline(id(2)).await.expect("two others hold all");
+        rig.fill(segment(0), 1).await;
+        rig.devices[0].fail_flushes.set(true);
+        let refused = rig.array.offline(id(0)).await;
+        assert!(matches!(refused, Err(ArrayError::WouldLose { .. })), "{refused:?}");
+        assert_eq!((state(&rig, 0), rig.devices[0].flushes.get()), (MemberState::Online, 0));
+        rig.expect_segment(segment(0), 1).await;
+    });
+}
+
+#[test]
+fn member_that_is_gone_is_closed_in_a_group_that_lacks_segments() {
+    simulate(7, async {
+        let rig = Rig::new(Layout::Mirror, 2);
+        rig.array.offline(id(1)).await.expect("the other holds all");
+        rig.fill(segment(0), 1).await;
+        rig.devices[0].gone.set(true);
+        rig.array.read(BlockAddr::new(segment(0), 0), 1).await.unwrap_err();
+        assert_eq!(state(&rig, 0), MemberState::Removed);
+        rig.array.close(id(0)).expect("nothing more is lost with it");
+        assert_eq!(state(&rig, 0), MemberState::Offline);
+    });
+}

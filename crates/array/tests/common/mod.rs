@@ -29,6 +29,8 @@ pub struct FaultyDevice {
     pub flushes: Cell<u64>,
     /// Time of each read. Reads run one after the other, as on a disk with one arm.
     pub seek: Cell<Nanos>,
+    /// How long a write takes before the device executes it.
+    pub write_takes: Cell<Nanos>,
     arm: Mutex<()>,
 }
 
@@ -45,6 +47,7 @@ impl FaultyDevice {
             reads: Cell::default(),
             flushes: Cell::default(),
             seek: Cell::default(),
+            write_takes: Cell::default(),
             arm: Mutex::new(()),
         })
     }
@@ -85,6 +88,9 @@ impl Script for FaultyDevice {
             if command.operation == Operation::Read && self.seek.get() > Nanos::ZERO {
                 let _arm = self.arm.lock().await;
                 rt::sleep(self.seek.get()).await;
+            }
+            if command.operation == Operation::Write {
+                rt::sleep(self.write_takes.get()).await;
             }
             let fails = match command.operation {
                 Operation::Read => {
