@@ -1,0 +1,75 @@
+//! Clones: promotion beside snapshots that have few entries, and what a rollback counts as shared.
+
+use forebay_map::Map;
+use forebay_units::{BlockAddr, Lba, VolumeId};
+
+const PARENT: VolumeId = VolumeId(1);
+const ORIGIN: VolumeId = VolumeId(2);
+const CLONE: VolumeId = VolumeId(3);
+
+/// Writes one block of a volume at `addr`.
+fn write(map: &mut Map, volume: VolumeId, lba: u64, addr: u64) {
+    map.keep_before_write(volume, Lba(lba), 1, &mut |_| {});
+    let addr = BlockAddr::from_raw(addr);
+    map.set_run(volume, Lba(lba), addr, &[7], false, &mut |_, _| {}).unwrap();
+}
+
+fn found(map: &Map, version: VolumeId, lba: u64) -> Option<u64> {
+    map.lookup(version, Lba(lba)).map(|found| found.addr.raw())
+}
+
+/// A volume with a block and a snapshot, and a clone of that.
+fn cloned(lba: u64) -> Map {
+    let mut map = Map::new();
+    map.create_volume(PARENT).unwrap();
+    write(&mut map, PARENT, lba, 100);
+    map.add_snapshot(PARENT, ORIGIN);
+    map.create_volume(CLONE).unwrap();
+    map.set_versions(CLONE, &[], Some(ORIGIN));
+    map
+}
+
+#[test]
+fn promotion_takes_along_what_snapshots_have_in_the_first_block_of_a_leaf() {
+    for lba in [0, 512, 1023] {
+        let mut map = cloned(lba);
+        let snapshots: Vec<(VolumeId, u64)> = (0..12).map(|n| (VolumeId(10 + n), 0)).collect();
+        let mut held = Vec::new();
+        for (number, (snapshot, _)) in snapshots.into_iter().enumerate() {
+            map.add_snapshot(PARENT, snapshot);
+            held.push((snapshot, found(&map, PARENT, lba)));
+            write(&mut map, PARENT, lba, 200 + 10 * number as u64);
+        }
+        let newest = found(&map, PARENT, lba);
+        let mut promotion = map.begin_promotion(CLONE).expect("it is a clone");
+        while map.promote_leaf(&mut promotion, &mut |_| {}) {}
+        map.finish_promotion(promotion);
+        let mine: Vec<(VolumeId, bool)> = held.iter().map(|(id, _)| (*id, false)).collect();
+        map.set_versions(PARENT, &mine, Some(ORIGIN));
+        map.set_versions(CLONE, &[(ORIGIN, false)], None);
+        for version in [CLONE, ORIGIN] {
+            assert_eq!(found(&map, version, lba), Some(100), "block {lba} of {version}");
+        }
+        for (snapshot, addr) in held {
+            assert_eq!(found(&map, snapshot, lba), addr, "block {lba} of {snapshot}");
+        }
+        assert_eq!(found(&map, PARENT, lba), newest);
+    }
+}
+
+#[test]
+fn a_hole_that_comes_back_in_a_rollback_is_shared_with_no_snapshot() {
+    const SNAPSHOT: VolumeId = VolumeId(4);
+    let mut map = cloned(5);
+    map.clear(CLONE, Lba(5), 1, &mut |_, _| {}).unwrap();
+    map.hide_origin(CLONE, Lba(5), 1, &mut |_| {});
+    write(&mut map, CLONE, 6, 300);
+    map.add_snapshot(CLONE, SNAPSHOT);
+    assert_eq!((found(&map, CLONE, 5), map.shared_blocks(CLONE)), (None, 1));
+    write(&mut map, CLONE, 5, 400);
+    write(&mut map, CLONE, 6, 500);
+    assert_eq!(map.shared_blocks(CLONE), 0);
+    while map.roll_back(CLONE, &mut |_, _| {}, &mut |_| {}).is_some() {}
+    assert_eq!((found(&map, CLONE, 5), found(&map, CLONE, 6)), (None, Some(300)));
+    assert_eq!(map.shared_blocks(CLONE), 1);
+}
