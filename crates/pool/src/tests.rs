@@ -48,7 +48,7 @@ use std::collections::BTreeMap;
 use forebay_device::{Device, IoBuf, IoBytes};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_units::Layout;
+use forebay_units::{Layout, SegmentId};
 
 use self::rack::memory;
 use crate::Pool;
@@ -83,6 +83,15 @@ pub(crate) fn stamp(len: usize, salt: u64) -> IoBytes {
 pub(crate) async fn expect(device: &Device, offset: u64, data: &[u8]) {
     let got = device.read(offset, IoBuf::zeroed(data.len())).await.unwrap();
     assert!(got[..] == *data, "offset {offset}");
+}
+
+/// Takes free segments until so many are left.
+pub(crate) fn leave_free(pool: &Pool, count: u32) {
+    let table = &pool.store.table;
+    let all = (0..table.count()).map(SegmentId);
+    let free: Vec<SegmentId> = all.filter(|segment| table.is_free(*segment)).collect();
+    let taken = free.len() - count as usize;
+    assert!(free.into_iter().take(taken).all(|segment| table.hold(segment)));
 }
 
 #[test]

@@ -451,3 +451,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

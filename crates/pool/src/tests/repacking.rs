@@ -160,3 +160,33 @@ fn gaps_give_room_in_a_full_pool() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn small_gaps_stay_while_there_is_room() {
+    Runtime::simulated(4).block_on(async {
+        const BLOCKS: usize = 4096;
+        let volumes = [sparse("v", 16 * MIB, &[("compression", "lz4")])];
+        let (pool, _) = pool_of(&volumes, 256 * MIB).await;
+        let mut model = Model::from([("v".to_owned(), vec![None; BLOCKS])]);
+        let v = pool.open_volume("v").unwrap();
+        let held = model.get_mut("v").unwrap();
+        fill(&pool, &v, held, 1200).await;
+        // Half of each of some packed blocks.
+        for block in (0..BLOCKS / 8).step_by(2) {
+            let seed = (1 << 30) + block as u64;
+            held[block] = Some((seed, 1200));
+            v.write((block * BLOCK_LEN) as u64, blocks(seed, 1, 1200), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        // The next group would repack them.
+        held[BLOCKS - 1] = Some((1, 1200));
+        let last = (BLOCKS - 1) * BLOCK_LEN;
+        v.write(last as u64, blocks(1, 1, 1200), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let stats = pool.stats().compression;
+        assert!(stats.gap_bytes > 0 && stats.repacked_blocks == 0, "{stats:?}");
+        check(&pool, &model).await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}

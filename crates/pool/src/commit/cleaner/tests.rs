@@ -1,0 +1,108 @@
+//! What stays free for a group, the map journal, a checkpoint and the cleaner.
+
+use std::rc::Rc;
+
+use forebay_rt::Runtime;
+use forebay_segment::Choice;
+use forebay_units::{Layout, VolumeId};
+
+use super::{CHANGE_BYTES, MOVED_AND_WRITTEN};
+use crate::Pool;
+use crate::spec::VolumeSpec;
+use crate::state::Checkpoint;
+use crate::tests::rack::memory;
+use crate::tests::{leave_free, spec, stamp, volume};
+
+/// A pool of one device with 4096 blocks that lie apart.
+async fn scattered() -> Rc<Pool> {
+    let spec = spec(Layout::Raid0, &["a"], &[]);
+    let pool = Pool::create(memory(&["a"], 256 << 20), "tank", &spec).await.unwrap();
+    pool.create_volume(&volume(96 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    for at in 0..4096 {
+        v.write(at * 5 * 4096, stamp(4096, at), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    pool
+}
+
+#[test]
+fn the_journal_has_room_for_the_changes_of_a_group() {
+    const BLOCKS: u64 = 1 << 20;
+    Runtime::simulated(1).block_on(async {
+        let pool = scattered().await;
+        let room_bytes = |pool: &Pool| {
+            let more = pool.journal_keep(BLOCKS) - pool.limits.get().map_reserve_segments;
+            (u64::from(more) + 1) * pool.journal_segment_bytes()
+        };
+        let change_bytes = BLOCKS * MOVED_AND_WRITTEN * CHANGE_BYTES;
+        assert!(room_bytes(&pool) > change_bytes);
+        // A block, its reference, its fingerprint, and a content that goes.
+        let shared = VolumeSpec {
+            name: "shared".into(),
+            sparse: true,
+            properties: [("dedup".to_owned(), "on".to_owned())].into(),
+            ..volume(1 << 20)
+        };
+        pool.create_volume(&shared).await.unwrap();
+        assert!(room_bytes(&pool) > 4 * change_bytes);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_checkpoint_has_room_beside_a_group() {
+    Runtime::simulated(2).block_on(async {
+        let pool = scattered().await;
+        // Each entry has a checksum at least, also without snapshots.
+        let entries = pool.store.map.borrow().entries(VolumeId(pool.volumes()[0].id));
+        assert!(entries >= 4096 && pool.checkpoint_bytes() >= entries * 8);
+        let mut writers = pool.writers.lock().await;
+        let held = writers.checkpoint.take();
+        let without = pool.segments_before(4096, &writers);
+        let start = writers.journal.position().expect("groups were committed");
+        let (cursor, index_part) = Default::default();
+        writers.checkpoint = Some(Checkpoint { start, cursor, index_part, urgent: true });
+        assert!(pool.segments_before(4096, &writers) > without);
+        writers.checkpoint = held;
+        drop(writers);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn space_is_tight_while_two_groups_do_not_fit() {
+    Runtime::simulated(3).block_on(async {
+        let pool = scattered().await;
+        let writers = pool.writers.lock().await;
+        let blocks = pool.stats.last_group_blocks();
+        let two_groups = 2 * pool.segments_before(blocks, &writers);
+        leave_free(&pool, two_groups);
+        assert!(!pool.is_tight(&writers));
+        leave_free(&pool, two_groups - 1);
+        assert!(pool.is_tight(&writers));
+    });
+}
+
+#[test]
+fn the_cleaner_ends_when_it_has_gained_what_is_wanted() {
+    Runtime::simulated(4).block_on(async {
+        let pool = scattered().await;
+        let v = pool.open_volume("v").unwrap();
+        // Half of each segment is dead then.
+        for at in (0..4096).step_by(2) {
+            v.write(at * 5 * 4096, stamp(4096, at + 1), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let cleaned = || {
+            let mut count = 0;
+            pool.store.table.for_each(|_, info| count += u32::from(info.cleaning));
+            count
+        };
+        let before = cleaned();
+        let mut writers = pool.writers.lock().await;
+        assert!(pool.clean(&mut writers, 1, 0, Choice::Emptiest).await.unwrap());
+        let more = cleaned() - before;
+        assert!((1..=4).contains(&more), "{more} segments for one");
+    });
+}
