@@ -273,6 +273,29 @@ fn an_import_does_without_it_and_takes_it_when_it_comes_back() {
 }
 
 #[test]
+fn an_import_notes_where_it_found_it() {
+    Runtime::simulated(12).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "l", "k", "elsewhere"], 64 << 20);
+        let (pool, v) = filled(rack.host(1), &with_cache()).await;
+        pool.export().await.unwrap();
+        drop((pool, v));
+        let (old, new) = (rack.device("k"), rack.device("elsewhere"));
+        let content = old.read(0, IoBuf::zeroed(64 << 20)).await.unwrap();
+        new.write(0, content.freeze(), true).await.unwrap();
+        rack.pull(&["k"]);
+        let paths = names(&["a", "b", "c", "l", "elsewhere"]);
+        for paths in [paths, names(&["a", "b", "c", "l"])] {
+            let options = ImportOptions::default();
+            let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+            rt::sleep(Nanos::from_secs(15)).await;
+            let status = pool.status().caches.remove(0);
+            assert_eq!((status.name.as_str(), status.state), ("elsewhere", Health::Online));
+            pool.export().await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn rot_is_noticed_block_by_block() {
     Runtime::simulated(9).block_on(async {
         let rack = Rack::new(DEVICES, 64 << 20);

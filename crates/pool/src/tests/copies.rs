@@ -13,10 +13,10 @@ use crate::Pool;
 use crate::spec::ImportOptions;
 use crate::status::ScanPhase;
 
-const SIZE: u64 = 64 << 20;
-const ALL: [&str; 3] = ["a", "b", "c"];
+pub(super) const SIZE: u64 = 64 << 20;
+pub(super) const ALL: [&str; 3] = ["a", "b", "c"];
 const UNIT: usize = 16 << 10;
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 /// So few blocks that no checkpoint begins: all of the journal is in use.
 const GROUPS: u64 = 2;
 
@@ -49,7 +49,7 @@ async fn filled(rack: &Rc<Rack>, data: &[&str]) -> Rc<Pool> {
     pool
 }
 
-async fn image(device: &Device) -> IoBuf {
+pub(super) async fn image(device: &Device) -> IoBuf {
     device.read(0, IoBuf::zeroed(SIZE as usize)).await.unwrap()
 }
 
@@ -76,7 +76,7 @@ fn jumps(image: &[u8]) -> impl Iterator<Item = u64> {
     headers.filter(|header| header.kind == FrameKind::Jump).map(|header| header.sum)
 }
 
-async fn scrub(pool: &Rc<Pool>) -> (u64, u64) {
+pub(super) async fn scrub(pool: &Rc<Pool>) -> (u64, u64) {
     pool.scrub().await.unwrap();
     loop {
         let scan = pool.status().scan.expect("one was begun");

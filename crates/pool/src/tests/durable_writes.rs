@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::{ErrorKind, Operation};
+use forebay_device::{ErrorKind, IoBuf, Operation};
 use forebay_format::label::{HEARTBEAT_OFFSET_BYTES, LOG_MARK_BYTES, LOG_MARK_OFFSET_BYTES};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
@@ -13,7 +13,7 @@ use forebay_units::{Layout, Nanos};
 use super::rack::{Rack, scripted};
 use super::{spec, stamp, volume};
 use crate::Pool;
-use crate::status::Health;
+use crate::status::{Health, PoolEvent};
 
 const HEARTBEAT: Range<u64> = HEARTBEAT_OFFSET_BYTES..HEARTBEAT_OFFSET_BYTES + 4096;
 const LOG_MARKS: Range<u64> = LOG_MARK_OFFSET_BYTES..LOG_MARK_OFFSET_BYTES + 2 * LOG_MARK_BYTES;
@@ -79,5 +79,34 @@ fn only_device_that_fails_a_log_mark_once_is_degraded() {
         let pool = pool_after_failure("a", LOG_MARKS, Layout::Raid0).await;
         let device = &pool.status().groups[0];
         assert_eq!((device.state, device.write_errors), (Health::Degraded, 1));
+    });
+}
+
+#[test]
+fn a_device_that_goes_is_told_of_although_nothing_is_written() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], 64 << 20);
+        let options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(1 << 20, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        rack.pull(&["c"]);
+        for at in (0..1 << 20).step_by(4096) {
+            v.read(at, IoBuf::zeroed(4096)).await.unwrap();
+        }
+        let tells = |event: &PoolEvent| match event {
+            PoolEvent::StateChanged { device, .. } => device == "c",
+            _ => false,
+        };
+        for _ in 0..1000 {
+            if pool.events().iter().any(tells) {
+                break;
+            }
+            rt::sleep(Nanos::from_millis(1)).await;
+        }
+        assert!(pool.events().iter().any(tells), "{:?}", pool.events());
+        pool.export().await.unwrap();
     });
 }

@@ -357,6 +357,34 @@ fn volumes_leave_room_in_the_configuration_for_what_grows_by_itself() {
     });
 }
 
+#[test]
+fn a_replacement_leaves_that_room_too() {
+    Runtime::simulated(9).block_on(async {
+        // The paths of devices are part of the configuration.
+        let long = "d".repeat(200);
+        let rack = Rack::new(&["a", "b", &long], SIZE);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        let mut made = 0;
+        for comment_bytes in [200, 1] {
+            let next = |made: u32| VolumeSpec {
+                name: made.to_string(),
+                sparse: true,
+                properties: BTreeMap::from([("comment".to_owned(), "c".repeat(comment_bytes))]),
+                ..volume(1 << 20)
+            };
+            while pool.create_volume(&next(made)).await.is_ok() {
+                made += 1;
+            }
+        }
+        let refused = pool.replace("a", Some(&long), false).await.unwrap_err();
+        assert!(matches!(refused, AdminError::ConfigTooLarge(_)), "{refused}");
+        pool.destroy_volume("0", false).await.unwrap();
+        pool.replace("a", Some(&long), false).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
 /// Fills a pool, sets a property, and overwrites everything after the next import.
 async fn overwrites_after_setting(property: &str, value: &str) -> Result<(), PoolError> {
     let rack = Rack::new(&["a"], SIZE);

@@ -93,3 +93,79 @@ fn errors_that_were_made_good_count_at_the_device_alone() {
         pool.export().await.unwrap();
     });
 }
+
+/// The newest root on a device.
+async fn newest_root(rack: &Rc<Rack>, name: &str) -> u64 {
+    let label = crate::labels::read_label(&rack.device(name)).await;
+    label.roots.first().map_or(0, |root| root.commit.0)
+}
+
+async fn roots(rack: &Rc<Rack>) -> (u64, u64) {
+    (newest_root(rack, "a").await, newest_root(rack, "b").await)
+}
+
+fn import_again(rack: &Rc<Rack>) -> impl Future<Output = Rc<Pool>> {
+    let (opener, paths) = (rack.host(1), names(&["a", "b"]));
+    async move {
+        let options = ImportOptions::default();
+        Pool::import(opener, &paths, "tank", &options).await.unwrap()
+    }
+}
+
+/// A mirror whose power fails after `changes` commands of a commit. Returns the newest roots.
+fn cut_in_a_commit(changes: u64) -> (Rc<Rack>, (u64, u64)) {
+    let rack = Rack::new(&["a", "b"], 64 << 20);
+    let mine = rack.clone();
+    let found = Runtime::simulated(64).block_on(async move {
+        let pool =
+            Pool::create(mine.host(1), "tank", &spec(Layout::Mirror, &["a", "b"], &[])).await;
+        let pool = pool.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        pool.sync().await.unwrap();
+        mine.switches.power.set(Some(changes));
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        mine.switches.power.set(None);
+        roots(&mine).await
+    });
+    (rack, found)
+}
+
+// Everything before the older root was flushed to both, and the next owner flushes the rest.
+#[test]
+fn a_side_without_the_newest_roots_of_two_owners_misses_nothing() {
+    let mut met = 0;
+    for first in 0..40 {
+        let (_, (a, b)) = cut_in_a_commit(first);
+        if a == b {
+            continue;
+        }
+        for second in 0..60 {
+            let (rack, before) = cut_in_a_commit(first);
+            let mine = rack.clone();
+            let after = Runtime::simulated(65).block_on(async move {
+                mine.switches.power.set(Some(second));
+                let pool = import_again(&mine).await;
+                mine.switches.power.set(None);
+                drop(pool);
+                roots(&mine).await
+            });
+            let is_behind = |of: fn((u64, u64)) -> u64| {
+                of(before) == of(after) && of(before) == before.0.min(before.1)
+            };
+            let went_on = before.0.max(before.1) < after.0.max(after.1);
+            if !(went_on && (is_behind(|roots| roots.0) || is_behind(|roots| roots.1))) {
+                continue;
+            }
+            met += 1;
+            Runtime::simulated(66).block_on(async move {
+                let pool = import_again(&rack).await;
+                rt::sleep(Nanos::from_secs(5)).await;
+                assert!(pool.status().scan.is_none(), "{first} {second}: {:?}", pool.status().scan);
+                pool.export().await.unwrap();
+            });
+        }
+    }
+    assert!(met > 0, "no two cuts let one side have both roots");
+}

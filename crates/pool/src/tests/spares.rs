@@ -91,6 +91,23 @@ fn a_spare_replaces_a_device_that_goes_away() {
 }
 
 #[test]
+fn a_spare_is_taken_when_nothing_is_where_the_device_was() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        let v = written(&pool).await;
+        pool.set("autoreplace", "on").await.unwrap();
+        rack.pull(&["b"]);
+        v.write(8 << 20, stamp(4096, 9), true).await.unwrap();
+        pool.sync().await.unwrap();
+        health_within(&pool, Health::Degraded, 10).await;
+        health_within(&pool, Health::Online, 60).await;
+        assert!(pool.status().spares.is_empty());
+        holds_all(&v).await;
+    });
+}
+
+#[test]
 fn a_device_that_is_missing_at_import_is_replaced_after_a_minute() {
     Runtime::simulated(2).block_on(async {
         let rack = Rack::new(DEVICES, 64 << 20);

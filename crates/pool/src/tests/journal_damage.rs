@@ -1,0 +1,138 @@
+//! Damage of the map journal beside redundancy: what a scrub and a resilver do about it, and which
+//! of its rows an import knows of.
+
+use std::rc::Rc;
+
+use forebay_device::IoBuf;
+use forebay_format::journal::{FrameHeader, FrameKind};
+use forebay_rt::Runtime;
+use forebay_units::Layout;
+
+use super::copies::{ALL, BLOCK, SIZE, image, scrub};
+use super::imports::until_crash;
+use super::rack::Rack;
+use super::{names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::ImportOptions;
+use crate::status::PoolEvent;
+
+async fn made(rack: &Rc<Rack>, layout: Layout) -> Rc<Pool> {
+    let pool = Pool::create(rack.host(1), "tank", &spec(layout, &ALL, &[])).await.unwrap();
+    pool.create_volume(&volume(4 << 20)).await.unwrap();
+    write(&pool, 1).await;
+    pool
+}
+
+async fn write(pool: &Rc<Pool>, salt: u64) {
+    let v = pool.open_volume("v").unwrap();
+    v.write(salt % 100 * 8192, stamp(8192, salt), false).await.unwrap();
+    pool.sync().await.unwrap();
+}
+
+/// How often the journal was found damaged.
+fn damages(pool: &Rc<Pool>) -> usize {
+    let is_one = |event: &PoolEvent| matches!(event, PoolEvent::JournalDamaged { .. });
+    pool.events().iter().filter(|event| is_one(event)).count()
+}
+
+/// First bytes of the frames with content on a device, by their numbers, highest last.
+async fn frames(rack: &Rc<Rack>, name: &str) -> Vec<(u64, u64)> {
+    let held = image(&rack.device(name)).await;
+    let blocks = (0u64..).step_by(BLOCK).zip(held.chunks(BLOCK));
+    let found = blocks.filter_map(|(at, block)| Some((FrameHeader::decode(block).ok()?, at)));
+    let mut all: Vec<(u64, u64)> = found
+        .filter(|(header, _)| header.kind != FrameKind::Pad)
+        .map(|(header, at)| (header.seq, at))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// Overwrites a block of a device. Returns what it held.
+async fn strike(rack: &Rc<Rack>, name: &str, at: u64) -> IoBuf {
+    let held = rack.device(name).read(at, IoBuf::zeroed(BLOCK)).await.unwrap();
+    let junk = IoBuf::copy_of(&[0xee; BLOCK]).freeze();
+    rack.device(name).write(at, junk, false).await.unwrap();
+    held
+}
+
+async fn holds(rack: &Rc<Rack>, name: &str, at: u64, expected: &[u8]) -> bool {
+    rack.device(name).read(at, IoBuf::zeroed(BLOCK)).await.unwrap()[..] == *expected
+}
+
+#[test]
+fn a_scrub_repairs_a_journal_with_parity_in_place() {
+    Runtime::simulated(1).block_on(async move {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack, Layout::Raidz1).await;
+        assert_eq!((scrub(&pool).await, damages(&pool)), ((0, 0), 0));
+        let mut struck = 0;
+        for name in ALL {
+            let Some((_, at)) = frames(&rack, name).await.pop() else { continue };
+            let held = strike(&rack, name, at).await;
+            struck += 1;
+            assert_eq!(scrub(&pool).await, (BLOCK as u64, 0), "{name}");
+            assert!(damages(&pool) >= struck);
+            assert!(holds(&rack, name, at, &held).await, "{name}");
+        }
+        assert!(struck > 0, "no frame was found");
+        let before = damages(&pool);
+        assert_eq!((scrub(&pool).await, damages(&pool)), ((0, 0), before));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_resilver_copies_no_damaged_frame() {
+    Runtime::simulated(2).block_on(async move {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack, Layout::Mirror).await;
+        pool.offline("c").await.unwrap();
+        write(&pool, 2).await;
+        let (_, at) = frames(&rack, "a").await.pop().unwrap();
+        let held = strike(&rack, "a", at).await;
+        pool.online("c").await.unwrap();
+        loop {
+            let scan = pool.status().scan.unwrap();
+            if scan.state == crate::status::ScanPhase::Completed {
+                assert_eq!(scan.errors, 0);
+                break;
+            }
+            forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        }
+        assert!(holds(&rack, "b", at, &held).await && holds(&rack, "c", at, &held).await);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn rows_that_the_last_root_added_to_a_full_segment_are_scrubbed_after_an_import() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = made(&mine, Layout::Mirror).await;
+        let segments = async || pool.writers.lock().await.journal.segments();
+        let before = segments().await;
+        for salt in 2.. {
+            write(&pool, salt).await;
+            assert!(salt < 1000, "the journal stays in its segment");
+            if segments().await > before {
+                break;
+            }
+        }
+    });
+    Runtime::simulated(3).block_on(async move {
+        let all = frames(&rack, "b").await;
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &names(&ALL), "tank", &options).await.unwrap();
+        // The new segment has nothing yet but padding.
+        let (_, at) = *all.last().unwrap();
+        let group = pool.store.array.groups()[0];
+        let row = (at - group.data_start_bytes) % group.column_bytes / group.unit_bytes;
+        assert_eq!(row + 1, u64::from(group.rows()), "the last row of the segment before");
+        let held = strike(&rack, "b", at).await;
+        assert_eq!(scrub(&pool).await, (BLOCK as u64, 0));
+        assert!(holds(&rack, "b", at, &held).await);
+        pool.export().await.unwrap();
+    });
+}
