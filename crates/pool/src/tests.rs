@@ -27,6 +27,7 @@ mod log_sides;
 mod map_memory;
 mod mirrored_memory;
 mod multihost;
+mod object_stores;
 mod openings;
 mod polls;
 mod promotions;
@@ -43,6 +44,7 @@ mod stored_streams;
 mod takeovers;
 mod transfers;
 mod turns;
+mod volume_rollbacks;
 mod witnesses;
 
 use std::collections::BTreeMap;

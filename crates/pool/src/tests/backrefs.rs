@@ -116,3 +116,40 @@ fn a_pool_that_another_machine_is_importing_is_refused() {
     let Some((first, other)) = acknowledged else { return };
     panic!("imported twice, and both acknowledged writes: {first}, {other}");
 }
+
+#[test]
+fn a_block_that_the_cleaner_cannot_read_is_noted_as_lost() {
+    Runtime::simulated(33).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        let size = pool.summary().size_bytes / 4096 * 4096;
+        pool.create_volume(&volume(size)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in (0..size).step_by(4096) {
+            v.write(at, stamp(4096, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let (device, bad) = (rack.device("a"), size / 2 / 4096 * 4096);
+        let wanted = stamp(4096, bad);
+        for at in (0..64 << 20).step_by(4096) {
+            let held = device.read(at, IoBuf::zeroed(4096)).await.unwrap();
+            if held[..] == wanted[..] {
+                rack.switches.bad_blocks.borrow_mut().insert(("a".into(), at));
+            }
+        }
+        assert_eq!((rack.switches.bad_blocks.borrow().len(), pool.status().lost_count), (1, 0));
+        // The cleaner moves what is not overwritten.
+        for _ in 0..2 * size / 4096 {
+            let at = rt::random_below(size / 4096) * 4096;
+            if at != bad {
+                v.write(at, stamp(4096, at), false).await.unwrap();
+            }
+        }
+        pool.sync().await.unwrap();
+        assert!(pool.stats().segments.cleaned > 0);
+        assert_eq!(pool.status().lost_count, 1);
+        v.read(bad, IoBuf::zeroed(4096)).await.unwrap_err();
+        pool.end().await.unwrap();
+    });
+}

@@ -199,3 +199,42 @@ fn an_import_that_is_cut_short_sets_no_device_apart() {
         short(Some(power), "b");
     }
 }
+
+#[test]
+fn a_log_that_one_half_wrote_is_that_halfs() {
+    for (kept, salt, gone) in [("a", 3, false), ("b", 4, true)] {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        until_crash(async move {
+            let pool = make(&mine, Layout::Mirror, &["a", "b"], &["l"]).await;
+            pool.sync().await.unwrap();
+        });
+        let mine = rack.clone();
+        until_crash(async move {
+            mine.pull(&["b"]);
+            let pool = import(&mine, 1, &forced()).await.unwrap();
+            pool.sync().await.unwrap();
+            // Only the log has it.
+            write(&pool, 3).await;
+        });
+        let mine = rack.clone();
+        until_crash(async move {
+            mine.put_back(&["b"]);
+            mine.pull(&["a", "l"]);
+            let options = ImportOptions { accept_log_loss: true, ..forced() };
+            let pool = import(&mine, 1, &options).await.unwrap();
+            write(&pool, 4).await;
+            pool.sync().await.unwrap();
+        });
+        Runtime::simulated(4).block_on(async move {
+            rack.put_back(&["a", "l"]);
+            let kind = refused(&rack, 1, &ImportOptions::default()).await;
+            assert_kind!(kind, Diverged { .. });
+            let pool = import(&rack, 1, &keep(kept)).await.unwrap();
+            check(&pool, salt).await;
+            let log = pool.status().logs.remove(0);
+            assert_eq!(log.state != Health::Online, gone, "{log:?}");
+            pool.export().await.unwrap();
+        });
+    }
+}

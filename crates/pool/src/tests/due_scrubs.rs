@@ -42,6 +42,8 @@ fn scrub_begins_by_itself_when_it_is_due() {
         minutes(10).await;
         let first = scrubbed_at(&pool).expect("a scrub has begun");
         assert_eq!(pool.status().scan.unwrap().state, ScanPhase::Completed);
+        minutes(10).await;
+        assert_eq!(scrubbed_at(&pool), Some(first), "it was done");
         // Neither a resilver nor an import makes the pool forget when that was.
         pool.offline("b").await.unwrap();
         write(&pool, 2).await;
@@ -50,7 +52,7 @@ fn scrub_begins_by_itself_when_it_is_due() {
         assert_eq!(scrubbed_at(&pool), None, "the last scan was a resilver");
         pool.export().await.unwrap();
         drop(pool);
-        minutes(60).await;
+        minutes(50).await;
         let paths = names(&["a", "b"]);
         let options = ImportOptions::default();
         let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();

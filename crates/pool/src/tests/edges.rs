@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use forebay_device::{Device, IoBuf, Operation, ZeroOptions};
+use forebay_device::{Device, ErrorKind, IoBuf, Operation, ZeroOptions};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use super::rack::{Rack, memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, VolumeSpec};
 use crate::status::Health;
-use crate::{AdminError, Opener, Pool};
+use crate::{AdminError, Opener, Pool, VolumeError};
 
 const SIZE: u64 = 64 << 20;
 
@@ -499,6 +499,55 @@ fn a_writer_that_waits_for_room_does_not_wait_for_the_clock() {
         v.write(1 << 20, stamp(4 << 20, 2), false).await.unwrap();
         let took = rt::now().since(begun).as_secs_f64();
         assert!(took < 5.0, "{took} seconds");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_does_not_outgrow_the_pool() {
+    Runtime::simulated(20).block_on(async {
+        let shelf = memory(&["a"], SIZE);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let size_bytes = || pool.get_volume("v").unwrap().size_bytes;
+        let refused = pool.resize_volume("v", 2 * SIZE, false).await.unwrap_err();
+        assert!(matches!(refused, VolumeError::NoSpace { is_growing: true, .. }), "{refused}");
+        assert_eq!(size_bytes(), 8 << 20);
+        pool.resize_volume("v", 16 << 20, false).await.unwrap();
+        assert_eq!(size_bytes(), 16 << 20);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn zeroes_that_are_data_are_not_fast() {
+    Runtime::simulated(21).block_on(async {
+        let shelf = memory(&["a"], SIZE);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&VolumeSpec { sparse: true, ..volume(8 << 20) }).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(8192, 1), false).await.unwrap();
+        let options = |fast, no_hole| ZeroOptions { fua: false, no_hole, fast };
+        let refused = v.write_zeroes(0, 4096, options(true, true)).await.unwrap_err();
+        assert!(matches!(refused.kind, ErrorKind::Unsupported), "{refused}");
+        expect(&v, 0, &stamp(8192, 1)).await;
+        for (at, fast, no_hole) in [(0, true, false), (4096, false, true)] {
+            v.write_zeroes(at, 4096, options(fast, no_hole)).await.unwrap();
+            expect(&v, at, &[0; 4096]).await;
+        }
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_long_line_of_history_is_cut_between_characters() {
+    Runtime::simulated(22).block_on(async {
+        let shelf = memory(&["a"], SIZE);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.log_history(&("x".repeat(498) + "\u{20ac}\u{20ac}"));
+        let line = pool.history().pop().unwrap();
+        assert!(line.ends_with(&"x".repeat(498)), "{line}");
         pool.export().await.unwrap();
     });
 }

@@ -6,7 +6,7 @@ use forebay_units::{FrameSeq, Layout, TxgId};
 use super::names;
 use crate::{
     AdminError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind, LabelPart,
-    LogLoss, PoolError, ScrubError, VolumeError,
+    LogLoss, PoolError, ScrubError, VolumeError, Witness,
 };
 
 fn refused(kind: ImportErrorKind) -> String {
@@ -49,6 +49,16 @@ fn import_errors_name_pool_and_devices_in_one_line() {
          durable (up to 6) and are not there (l at offset 4096); volumes concerned, as far as \
          known: tank/v"
     );
+    let not_newest = |missing: &[&str]| {
+        refused(ImportErrorKind::RootNotNewest {
+            witness: Witness::Device("a".into()),
+            missing: names(missing),
+            present: names(&["a", "b"]),
+        })
+    };
+    assert!(not_newest(&["c", "d"]).ends_with("; missing: c, d"), "{}", not_newest(&["c"]));
+    let lost = not_newest(&[]);
+    assert!(lost.ends_with("; the devices here (a, b) have lost them"), "{lost}");
     let error =
         |at: usize| DeviceError::new(&format!("d{at}"), Operation::Open, 0, 0, ErrorKind::Gone);
     let kind = ImportErrorKind::NotFound {

@@ -86,3 +86,22 @@ fn lifetime_counts_survive_imports() {
 fn exported_reads(stats: &PoolStats) -> u64 {
     stats.devices_since_creation["a"].reads - stats.devices["a"].reads
 }
+
+#[test]
+fn events_are_told_once_to_those_who_say_which_they_had() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(&["a", "b"], 64 << 20);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.offline("b").await.unwrap();
+        let first = pool.events_after(0);
+        assert!(!first.is_empty() && first.len() == pool.events().len());
+        let last = first.last().unwrap().sequence;
+        assert!(pool.events_after(last).is_empty());
+        pool.online("b").await.unwrap();
+        let more = pool.events_after(last);
+        assert!(!more.is_empty() && more.len() == pool.events().len() - first.len());
+        assert!(more.iter().all(|event| event.sequence > last));
+        pool.export().await.unwrap();
+    });
+}

@@ -15,7 +15,7 @@ use super::{expect, names, spec, stamp, volume};
 use crate::labels::read_label;
 use crate::spec::ImportOptions;
 use crate::status::{Health, Importable};
-use crate::{ImportErrorKind, Lacking, MapLoadError, Pool};
+use crate::{ImportError, ImportErrorKind, Lacking, MapLoadError, Pool, PoolError};
 
 pub(super) const ALL: [&str; 6] = ["a", "b", "c", "d", "l", "m"];
 pub(super) const SIZE: u64 = 64 << 20;
@@ -295,6 +295,13 @@ fn an_import_that_cannot_read_the_map_writes_nothing() {
             if matches!(**error, MapLoadError::Segment(_))
                 && missing.is_empty()
                 && behind.is_empty());
+        let reads = (0..SIZE).step_by(4096).map(|at| ("a".to_owned(), at));
+        rack.switches.bad_blocks.borrow_mut().extend(reads.skip(256));
+        let kind = refused(&rack, 1, &ImportOptions::default()).await;
+        assert_kind!(kind, Map { .. });
+        let error = PoolError::from(ImportError { pool: "tank".into(), kind });
+        assert!(error.device_errors().iter().any(|error| error.device == "a"), "{error:?}");
+        rack.switches.bad_blocks.borrow_mut().clear();
         for at in &frames {
             let kept = IoBuf::copy_of(&whole[*at..*at + 4096]).freeze();
             device.write(*at as u64, kept, true).await.unwrap();

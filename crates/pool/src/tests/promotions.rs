@@ -6,11 +6,12 @@ use std::rc::Rc;
 
 use forebay_device::Device;
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::{Layout, Nanos};
+use forebay_units::{Layout, Nanos, VolumeId};
 
 use super::rack::memory;
 use super::transfers::{PLAIN, receive, sent, since, snapshot, target, whole};
 use super::{expect, names, spec, stamp, volume};
+use crate::snapshots::AtGroupEnd;
 use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
 use crate::status::ScanPhase;
 use crate::{Opener, Pool, VolumeError};
@@ -279,4 +280,13 @@ fn an_answered_promotion_survives_a_crash() {
         drop(ballast);
         pool.export().await.unwrap();
     });
+}
+
+#[test]
+fn the_end_of_a_group_with_a_promotion_is_not_empty() {
+    assert!(AtGroupEnd::default().is_empty());
+    let promoted = Some(VolumeId(3));
+    assert!(!AtGroupEnd { promoted, ..AtGroupEnd::default() }.is_empty());
+    let rolled_back = vec![VolumeId(3)];
+    assert!(!AtGroupEnd { rolled_back, ..AtGroupEnd::default() }.is_empty());
 }

@@ -1,0 +1,101 @@
+//! Devices in object stores, as the pool sees them: what they cost, and when they are silent.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Device, Layer, MemoryDevice, ObjectStats};
+use forebay_rt::Runtime;
+use forebay_units::{Layout, Nanos};
+
+use super::spec;
+use crate::status::PoolEvent;
+use crate::{OpenWith, Pool};
+
+const GIB: u64 = 1 << 30;
+
+/// A device that says of itself what an object store would.
+struct InStore {
+    inner: MemoryDevice,
+    stats: RefCell<ObjectStats>,
+}
+
+impl InStore {
+    fn new(name: &str, stats: ObjectStats) -> Rc<Self> {
+        let inner = MemoryDevice::new(name, 64 << 20);
+        Rc::new(Self { inner, stats: RefCell::new(stats) })
+    }
+}
+
+impl Layer for InStore {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.inner
+    }
+    fn objects(&self) -> Option<ObjectStats> {
+        Some(self.stats.borrow().clone())
+    }
+}
+
+async fn pool_in(stores: [Rc<InStore>; 2]) -> Rc<Pool> {
+    let opener = OpenWith::new(1, move |name| {
+        let found = stores.iter().find(|store| store.inner.name() == name);
+        Ok(found.expect("there are two").clone() as Device)
+    });
+    Pool::create(opener, "tank", &spec(Layout::Raid0, &["a", "b"], &[])).await.unwrap()
+}
+
+#[test]
+fn what_several_stores_cost_is_added_up() {
+    Runtime::simulated(1).block_on(async {
+        let stats = |times: u64| ObjectStats {
+            objects: times,
+            stored_bytes: times * 10 * GIB,
+            puts: times * 900,
+            lists: times * 100,
+            gets: times * 5000,
+            got_bytes: times * GIB,
+            retries: times,
+            ..ObjectStats::default()
+        };
+        let pool = pool_in([InStore::new("a", stats(1)), InStore::new("b", stats(10))]).await;
+        pool.set("store_prices", "put=2,get=0.1,month=0.5,egress=3").await.unwrap();
+        let store = pool.summary().store.unwrap();
+        assert_eq!((store.objects, store.stored_bytes, store.retries), (11, 110 * GIB, 11));
+        assert_eq!(store.requests, 11 * 6000);
+        let cost = [store.cost.requests, store.cost.egress, store.cost.stored_a_month];
+        let expected = [11.0 * (2.0 + 0.5), 11.0 * 3.0, 110.0 * 0.5];
+        for (cost, expected) in cost.into_iter().zip(expected) {
+            assert!((cost - expected).abs() < 1e-6, "{store:?}");
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_store_is_called_silent_once_and_only_while_it_is() {
+    Runtime::simulated(2).block_on(async {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let pool = pool_in(stores.clone()).await;
+        let told = || {
+            let mut told = Vec::new();
+            for event in pool.events() {
+                match event {
+                    PoolEvent::StoreSilent { device, .. } => told.push((device, true)),
+                    PoolEvent::StoreAnswers { device } => told.push((device, false)),
+                    _ => {}
+                }
+            }
+            told
+        };
+        pool.look_at_stores();
+        assert_eq!(told(), []);
+        stores[1].stats.borrow_mut().silent_for = Some(Nanos::from_secs(20));
+        pool.look_at_stores();
+        pool.look_at_stores();
+        assert_eq!(told(), [("b".to_owned(), true)]);
+        stores[1].stats.borrow_mut().silent_for = None;
+        pool.look_at_stores();
+        pool.look_at_stores();
+        assert_eq!(told(), [("b".to_owned(), true), ("b".to_owned(), false)]);
+        pool.export().await.unwrap();
+    });
+}

@@ -1,0 +1,90 @@
+//! Volumes that go back to a snapshot, and handles of volumes that go.
+
+use std::rc::Rc;
+
+use forebay_device::{Device, ErrorKind, IoBuf};
+use forebay_rt::Runtime;
+use forebay_units::Layout;
+
+use super::rack::memory;
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::ImportOptions;
+use crate::{Opener, Pool};
+
+async fn made() -> (Rc<Pool>, Device, Rc<dyn Opener>) {
+    let shelf: Rc<dyn Opener> = memory(&["a", "l"], 64 << 20);
+    let spec = spec(Layout::Raid0, &["a"], &["l"]);
+    let pool = Pool::create(shelf.clone(), "tank", &spec).await.unwrap();
+    pool.create_volume(&volume(8 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    (pool, v, shelf)
+}
+
+#[test]
+fn what_lies_past_the_size_of_the_snapshot_is_gone() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, _) = made().await;
+        v.write(0, stamp(8192, 1), false).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        pool.resize_volume("v", 16 << 20, false).await.unwrap();
+        v.write(12 << 20, stamp(8192, 2), false).await.unwrap();
+        v.write(0, stamp(4096, 3), false).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.roll_back_volume("v@a", false).await.unwrap();
+        assert_eq!(v.geometry().size_bytes, 8 << 20);
+        assert_eq!(pool.get_volume("v").unwrap().used_bytes, 8192);
+        pool.resize_volume("v", 16 << 20, false).await.unwrap();
+        expect(&v, 12 << 20, &[0; 8192]).await;
+        expect(&v, 0, &stamp(8192, 1)).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_snapshot_has_nothing_of_its_own_after_a_rollback_and_an_import() {
+    Runtime::simulated(2).block_on(async {
+        let (pool, v, shelf) = made().await;
+        v.write(0, stamp(64 << 10, 1), false).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        v.write(0, stamp(32 << 10, 2), false).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.get_volume("v").unwrap().used_by_snapshots_bytes, 32 << 10);
+        pool.roll_back_volume("v@a", false).await.unwrap();
+        let figures = |pool: &Pool| {
+            let volume = pool.get_volume("v").unwrap();
+            (volume.used_bytes, volume.used_by_snapshots_bytes, pool.summary().alloc_bytes)
+        };
+        assert_eq!(figures(&pool), (64 << 10, 0, 64 << 10));
+        pool.export().await.unwrap();
+        drop((pool, v));
+        let options = ImportOptions::default();
+        let pool = Pool::import(shelf, &names(&["a", "l"]), "tank", &options).await.unwrap();
+        assert_eq!(figures(&pool), (64 << 10, 0, 64 << 10));
+        let v = pool.open_volume("v").unwrap();
+        expect(&v, 0, &stamp(64 << 10, 1)).await;
+        v.write(0, stamp(4096, 3), false).await.unwrap();
+        pool.sync().await.unwrap();
+        expect(&pool.open_snapshot("v@a").unwrap(), 0, &stamp(64 << 10, 1)).await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_destroyed_volume_is_gone_for_those_who_have_it_open() {
+    Runtime::simulated(3).block_on(async {
+        let (pool, v, _) = made().await;
+        v.write(0, stamp(8192, 1), true).await.unwrap();
+        pool.destroy_volume("v", false).await.unwrap();
+        let read = v.read(0, IoBuf::zeroed(4096)).await.map(|_| ());
+        for outcome in
+            [read, v.write(0, stamp(4096, 2), true).await, v.discard(0, 4096, true).await]
+        {
+            assert!(matches!(outcome.unwrap_err().kind, ErrorKind::Gone));
+        }
+        pool.sync().await.unwrap();
+        assert_eq!(pool.summary().alloc_bytes, 0);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
