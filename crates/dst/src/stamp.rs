@@ -71,9 +71,12 @@ fn sum_of(volume: u32, fill: Fill, sector: u64, number: u32) -> u64 {
     mix(mix(head ^ MAGIC) ^ mix(sector.wrapping_add(fill as u64 + 1)))
 }
 
+/// Words behind the stamp of a sector.
+const BODY_WORDS: usize = (SECTOR_LEN - HEAD_LEN) / 8;
+
 /// Increments of the checksum, one for each word of noise.
-const STEPS: [u64; (SECTOR_LEN - HEAD_LEN) / 8] = {
-    let mut steps = [0; (SECTOR_LEN - HEAD_LEN) / 8];
+const STEPS: [u64; BODY_WORDS] = {
+    let mut steps = [0; BODY_WORDS];
     let mut index = 0;
     while index < steps.len() {
         steps[index] = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -89,32 +92,33 @@ fn noise(sum: u64, step: u64) -> u64 {
     word ^ (word >> 29)
 }
 
+/// What a sector of noise holds behind its stamp. A plain loop over arrays: with assertions on, the
+/// iterators of slices cost more than the words.
+fn noise_body(sum: u64) -> [[u8; 8]; BODY_WORDS] {
+    let mut body = [[0; 8]; BODY_WORDS];
+    let mut index = 0;
+    while index < BODY_WORDS {
+        body[index] = noise(sum, STEPS[index]).to_le_bytes();
+        index += 1;
+    }
+    body
+}
+
 /// Writes the stamp of one sector to `out`, which is [`SECTOR_LEN`] long.
 pub fn stamp(out: &mut [u8], volume: u32, sector: u64, number: u32, fill: Fill) {
     let (volume, sector) = named(volume, sector, fill);
     let sum = sum_of(volume, fill, sector, number);
-    out[..8].copy_from_slice(&MAGIC.to_le_bytes());
-    out[8..12].copy_from_slice(&volume.to_le_bytes());
-    out[12..16].copy_from_slice(&(fill as u32).to_le_bytes());
-    out[16..24].copy_from_slice(&sector.to_le_bytes());
-    out[24..32].copy_from_slice(&u64::from(number).to_le_bytes());
-    out[32..40].copy_from_slice(&sum.to_le_bytes());
+    let head = [MAGIC, (fill as u64) << 32 | u64::from(volume), sector, u64::from(number), sum]
+        .map(u64::to_le_bytes);
+    out[..HEAD_LEN].copy_from_slice(head.as_flattened());
     match has_noise(fill, number) {
         false => out[HEAD_LEN..].fill(0),
-        true => {
-            let words = out[HEAD_LEN..SECTOR_LEN].chunks_exact_mut(8);
-            for (word, step) in words.zip(&STEPS) {
-                word.copy_from_slice(&noise(sum, *step).to_le_bytes());
-            }
-        }
+        true => out[HEAD_LEN..].copy_from_slice(noise_body(sum).as_flattened()),
     }
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    let words = bytes.chunks_exact(8);
-    let rest = words.remainder();
-    let any = words.fold(0, |any, bytes| any | word(bytes, 0));
-    any == 0 && rest.iter().all(|byte| *byte == 0)
+    bytes == &[0; SECTOR_LEN][..bytes.len()]
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -141,12 +145,7 @@ pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
     let whole = word(bytes, 32) == sum
         && match has_noise(fill, number) {
             false => is_zero(body),
-            true => {
-                let words = body.chunks_exact(8).zip(&STEPS);
-                // Without an early exit the compiler can compare several words at once.
-                words.fold(0, |wrong, (found, step)| wrong | (word(found, 0) ^ noise(sum, *step)))
-                    == 0
-            }
+            true => body == noise_body(sum).as_flattened(),
         };
     if !whole {
         return Seen::Garbage;

@@ -53,6 +53,8 @@ struct Sparse {
 /// Bytes of a part of memory that takes room or not.
 const PAGE_BYTES: usize = 16 << 10;
 
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
 impl Sparse {
     fn new(len_bytes: u64) -> Self {
         let mut pages = Vec::new();
@@ -89,7 +91,7 @@ impl Sparse {
         for (page, inside, part) in self.parts(offset_bytes, bytes.len()) {
             let page = &mut self.pages[page];
             let bytes = &bytes[part];
-            if page.is_some() || bytes.iter().any(|byte| *byte != 0) {
+            if page.is_some() || bytes != &ZEROS[..bytes.len()] {
                 let page = page.get_or_insert_with(|| vec![0; PAGE_BYTES].into());
                 page[inside].copy_from_slice(bytes);
             }
