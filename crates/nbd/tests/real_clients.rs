@@ -475,6 +475,7 @@ fn against(tool: &str, name: &str, line: impl Fn(&str, &str) -> Vec<String>) {
             flush_each: false,
             seconds: 0.0,
             count: Some(500),
+            rate: None,
             warmup_seconds: 0.0,
             span: None,
             seed: 1,

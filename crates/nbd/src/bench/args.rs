@@ -101,6 +101,10 @@ pub struct BenchArgs {
     /// Time of load before the measurement begins, in the same form.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_seconds)]
     pub warmup_seconds: f64,
+    /// Begin at most so many requests a second, over all connections.
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(default)]
+    pub rate: Option<u32>,
     /// Use only this many bytes from the start of the export.
     #[arg(long, value_parser = parse_bytes)]
     pub span: Option<u64>,

@@ -37,6 +37,8 @@ pub(super) struct Load {
     error: RefCell<Option<DeviceError>>,
     /// Requests that may still begin; `u64::MAX` when a time ends the run.
     requests_left: Cell<u64>,
+    /// When the next request may begin, if their rate is limited.
+    next_turn: Cell<Nanos>,
     end: Nanos,
     measure_from: Nanos,
     is_over: Cell<bool>,
@@ -58,6 +60,7 @@ impl Load {
             measured: RefCell::default(),
             error: RefCell::default(),
             requests_left: Cell::new(args.count.unwrap_or(u64::MAX)),
+            next_turn: Cell::new(rt::now()),
             end,
             measure_from,
             is_over: Cell::new(false),
@@ -107,6 +110,15 @@ impl Load {
         true
     }
 
+    /// Waits for the turn of the next request. Turns that passed while all lanes were busy are lost:
+    /// requests that make up for them would come faster than the rate.
+    async fn wait_for_turn(&self) {
+        let Some(rate) = self.args.rate else { return };
+        let turn = self.next_turn.get().max(rt::now());
+        self.next_turn.set(turn + Nanos(1_000_000_000 / u64::from(rate)));
+        rt::sleep_until(turn.min(self.end)).await;
+    }
+
     /// Makes one request after the other.
     async fn work(
         &self,
@@ -120,7 +132,14 @@ impl Load {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(args.seed ^ (id + 1).rotate_left(20));
         let mut buf = IoBuf::recycled(len);
         let mut started = rt::now();
-        while started < self.end && self.take_request() {
+        while self.take_request() {
+            if args.rate.is_some() {
+                self.wait_for_turn().await;
+                started = rt::now();
+            }
+            if started >= self.end {
+                break;
+            }
             let offset = self.next_block(&mut rng, connection, cursor) * args.block_size;
             let is_read = below(&mut rng, 100) < u64::from(args.read_percent);
             let mut written = None;

@@ -158,6 +158,21 @@ fn times_take_fractions_and_units() {
 }
 
 #[test]
+fn a_rate_spreads_requests_over_the_time() {
+    Runtime::simulated(8).block_on(async {
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        let run = async |words: &str| run_over(&server, args(words), &Cancellation::new()).await;
+        let report = run("--count 200 --rate 100 --queue-depth 8 --connections 2").await;
+        assert_eq!(report.requests, 200);
+        assert!((1.9..2.1).contains(&report.seconds), "{}", report.seconds);
+        // A time that ends the run also ends the wait for a turn.
+        let report = run("--seconds 0.5 --rate 1 --queue-depth 8").await;
+        assert_eq!(report.requests, 1);
+        assert!((0.5..0.6).contains(&report.seconds), "{}", report.seconds);
+    });
+}
+
+#[test]
 fn sequential_writes_cover_each_part_of_the_export_in_order() {
     Runtime::simulated(2).block_on(async {
         let device = CachedDevice::new(1 << 20);
