@@ -50,6 +50,33 @@ def halves():
     return set(processors[:half]), set(processors[half:])
 
 
+def interrupts():
+    """Device interrupts so far, by line and processor."""
+    lines = [line.split() for line in open("/proc/interrupts")]
+    processors = [int(name[3:]) for name in lines[0]]
+    numbered = [line for line in lines[1:] if line[0].rstrip(":").isdigit()]
+    return {line[0]: dict(zip(processors, map(int, line[1:]))) for line in numbered}
+
+
+def disk_processor(folder):
+    """The processor that takes the interrupts of the folder's disk, and runs what follows them."""
+    with tempfile.NamedTemporaryFile(dir=folder) as out:
+        out.write(bytes(MIB))
+        out.flush()
+        os.fsync(out.fileno())
+        before = interrupts()
+        for _ in range(500):
+            os.pwrite(out.fileno(), os.urandom(4096), 0)
+            os.fdatasync(out.fileno())
+        after = interrupts()
+    counts = [
+        (after[line][processor] - seen, processor)
+        for line, row in before.items()
+        for processor, seen in row.items()
+    ]
+    return max(counts)[1]
+
+
 @contextlib.contextmanager
 def on(processors):
     """Processes that are started within run on these processors, or on this script's if None."""
@@ -169,6 +196,7 @@ class Bench:
         sequential=False,
         span=None,
         count=None,
+        rate=None,
         seed=1
     ):
         words = [
@@ -191,6 +219,7 @@ class Bench:
         words += ["--overwrite"] if reads < 100 else []
         words += ["--count", count] if count else ["--seconds", max(1, round(seconds))]
         words += ["--warmup-seconds", warmup] if warmup and not count else []
+        words += ["--rate", rate] if rate else []
         words += ["--fua"] if fua else []
         words += ["--flush-each"] if flush else []
         words += ["--pattern", "sequential"] if sequential else []
