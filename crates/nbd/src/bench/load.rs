@@ -110,8 +110,8 @@ impl Load {
         true
     }
 
-    /// Waits for the turn of the next request. Turns that passed while all lanes were busy are lost:
-    /// requests that make up for them would come faster than the rate.
+    /// Waits for the turn of the next request. Turns that passed while all lanes were busy are
+    /// lost: requests that make up for them would come faster than the rate.
     async fn wait_for_turn(&self) {
         let Some(rate) = self.args.rate else { return };
         let turn = self.next_turn.get().max(rt::now());
