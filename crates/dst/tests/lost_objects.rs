@@ -40,6 +40,8 @@ async fn create(opener: Rc<dyn Opener>, layout: Layout, devices: &[&str]) -> (Rc
     let options = PoolSpec {
         groups: vec![GroupSpec { layout, devices }],
         logs: vec![LogSpec { devices: vec!["l".to_owned()] }],
+        // Each read asks the stores.
+        properties: BTreeMap::from([("cache_size".to_owned(), "off".to_owned())]),
         ..PoolSpec::default()
     };
     let pool = Pool::create(opener, "tank", &options).await.unwrap();
@@ -189,5 +191,41 @@ fn a_mirror_repairs_a_lost_object() {
         // The store alone has everything again.
         pool.offline("d").await.unwrap();
         assert!(unreadable(&v, 1).await.is_empty());
+    });
+}
+
+#[test]
+fn a_raidz_of_stores_repairs_the_objects_that_one_of_them_lost() {
+    Runtime::simulated(3).block_on(async move {
+        let stores = ["o", "p", "q"];
+        let buckets: Vec<(&str, Rc<Bucket>)> = (3..)
+            .zip(stores)
+            .map(|(seed, name)| (name, Bucket::new(BucketConfig::calm(), Seed(seed))))
+            .collect();
+        let log: Device = Rc::new(MemoryDevice::new("l", SIZE));
+        let opener = opener(&buckets, &[("l", log)]).await;
+        let (pool, v) = create(opener, Layout::Raidz1, &stores).await;
+        write_all(&pool, &v, 1).await;
+        let (_, struck) = &buckets[1];
+        let objects = data_objects(struck);
+        assert!(!objects.is_empty());
+        for object in objects {
+            assert!(struck.lose(&object));
+        }
+        assert!(unreadable(&v, 1).await.is_empty());
+        assert_eq!(scrub(&pool).await, 0);
+        // Of three columns of a row one is parity, so each store holds half as much as the volume.
+        let repaired = pool.status().scan.unwrap().repaired_bytes;
+        assert!(repaired >= BLOCKS * BLOCK as u64 / 2, "{repaired}");
+        pool.sync().await.unwrap();
+        // Any two of the stores have everything again.
+        for name in stores {
+            pool.offline(name).await.unwrap();
+            assert!(unreadable(&v, 1).await.is_empty(), "without {name}");
+            pool.online(name).await.unwrap();
+            while pool.status().scan.is_some_and(|scan| scan.state != ScanPhase::Completed) {
+                rt::sleep(Nanos::from_millis(100)).await;
+            }
+        }
     });
 }
