@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_units::Nanos;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -41,6 +41,8 @@ pub(crate) struct Ring {
     event_count: Box<Cell<u64>>,
     wake_armed: Cell<bool>,
     busy_poll: Cell<BusyPoll>,
+    /// When the last wait ended that did not find its completion at once.
+    turn_begun: Cell<Instant>,
     /// Wakes a task that runs before most ready tasks.
     wake_first: fn(Waker),
     /// Whether other threads have processors left while this thread busy-polls.
@@ -95,6 +97,7 @@ impl Ring {
             event_count: Box::new(Cell::new(0)),
             wake_armed: Cell::new(false),
             busy_poll: Cell::default(),
+            turn_begun: Cell::new(Instant::now()),
             wake_first,
             may_busy_poll: Cell::new(
                 std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
@@ -172,11 +175,13 @@ impl Ring {
             }
         }
         let begun = Instant::now();
+        busy_poll.record_turn(Nanos((begun - self.turn_begun.get()).as_nanos() as u64));
         let mut left = span;
         if busy_polls {
             let limit = span.map_or(busy_poll.span(), |span| span.min(busy_poll.span()));
             let end = self.poll_completions(begun, limit);
             let waited = since(begun);
+            self.turn_begun.set(begun + Duration::from_nanos(waited.0));
             if end != WaitEnd::Slept {
                 self.take_completed();
                 busy_poll.record(waited, end);
@@ -189,7 +194,9 @@ impl Ring {
             }
         }
         self.sleep(left);
-        busy_poll.record(since(begun), WaitEnd::Slept);
+        let waited = since(begun);
+        self.turn_begun.set(begun + Duration::from_nanos(waited.0));
+        busy_poll.record(waited, WaitEnd::Slept);
         self.busy_poll.set(busy_poll);
     }
 

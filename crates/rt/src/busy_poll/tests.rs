@@ -1,4 +1,6 @@
-use super::{BusyPoll, FIRST_BACK_OFF, MAX_BACK_OFF, MAX_BUSY_POLL, UNDISTURBED_POLLS, WaitEnd};
+use super::{
+    BusyPoll, FIRST_BACK_OFF, LONG_TURN, MAX_BACK_OFF, MAX_BUSY_POLL, UNDISTURBED_POLLS, WaitEnd,
+};
 use forebay_units::Nanos;
 
 const SHORT: Nanos = Nanos::from_micros(90);
@@ -22,6 +24,26 @@ fn busy_polling_starts_after_consecutive_short_waits() {
     assert_eq!(busy_poll.span(), MAX_BUSY_POLL);
     busy_poll.record(LONG, WaitEnd::Slept);
     assert_eq!(busy_poll.span(), Nanos::ZERO, "one long wait ends it");
+}
+
+#[test]
+fn turns_with_much_to_do_end_busy_polling() {
+    let mut busy_poll = BusyPoll::default();
+    waits_until_polling(&mut busy_poll);
+    let (short, long) = (Nanos(LONG_TURN.0 / 2), Nanos(4 * LONG_TURN.0));
+    busy_poll.record_turn(long);
+    busy_poll.record(SHORT, WaitEnd::Polled);
+    assert_eq!(busy_poll.span(), MAX_BUSY_POLL, "one long turn is none");
+    for _ in 0..8 {
+        busy_poll.record_turn(long);
+        busy_poll.record(SHORT, WaitEnd::Polled);
+    }
+    assert_eq!(busy_poll.span(), Nanos::ZERO);
+    for _ in 0..32 {
+        busy_poll.record_turn(short);
+        busy_poll.record(SHORT, WaitEnd::Slept);
+    }
+    assert_eq!(busy_poll.span(), MAX_BUSY_POLL, "the client writes one at a time again");
 }
 
 /// Waits that sleep until the next busy poll.
