@@ -255,6 +255,25 @@ fn test_code_stays_out_of_the_product() {
 }
 
 #[test]
+fn layers_of_pools_take_writes_in_parts() {
+    let mut layers = 0;
+    let mut broken = Vec::new();
+    let is_simulated =
+        |s: &Source| s.path.starts_with("crates/sim/") || s.path.starts_with("crates/dst/");
+    for source in code().iter().filter(|s| !s.is_test() && !is_simulated(s)) {
+        for layer in source.text.split("impl Layer for ").skip(1) {
+            let body = &layer[..layer.find("\n}").unwrap_or(layer.len())];
+            layers += usize::from(body.contains("fn write("));
+            if body.contains("fn write(") && !body.contains("fn write_vectored(") {
+                broken.push(source.path.clone());
+            }
+        }
+    }
+    assert!(layers > 3, "the layers were found");
+    verdict("a layer that changes `write` changes `write_vectored`, or all is copied", &broken);
+}
+
+#[test]
 fn each_crate_has_a_readme_that_is_its_documentation() {
     let mut broken = Vec::new();
     for entry in std::fs::read_dir(root().join("crates")).unwrap() {

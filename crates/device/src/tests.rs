@@ -167,6 +167,38 @@ fn counted_layer_counts_sequential_writes() {
     });
 }
 
+/// Notes in how many parts each write arrives.
+struct Parts(MemoryDevice, std::cell::RefCell<Vec<usize>>);
+
+impl layers::Layer for Parts {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
+    }
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
+        self.1.borrow_mut().push(parts.len());
+        self.0.write(offset, IoBytes::joined(parts), fua)
+    }
+}
+
+#[test]
+fn layers_that_pools_have_pass_parts_on() {
+    Runtime::simulated(1).block_on(async {
+        let parts = Rc::new(Parts(MemoryDevice::new("mem", 1 << 20), Vec::new().into()));
+        let recorded = layers::Recorded::new(parts.clone(), 0);
+        let writer = layers::SingleWriter::new(recorded.clone()).open();
+        let span = forebay_units::Nanos::from_secs(30);
+        let device: Device = layers::Counted::new(Deadline::new(writer, span));
+        for limit in [0, 10] {
+            recorded.set_limit(limit);
+            let written = vec![pattern(4096, 1), pattern(4096, 2), pattern(8192, 3)];
+            device.write_vectored(4096, written, true).await.unwrap();
+        }
+        assert_eq!(parts.1.take(), [3, 3]);
+        let records = recorded.take();
+        assert_eq!((records.len(), records[0].len_bytes, records[0].fua), (1, 16384, true));
+    });
+}
+
 #[test]
 fn reused_memory_is_zeroed_when_asked_for() {
     let mut held = Vec::new();

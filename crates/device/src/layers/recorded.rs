@@ -118,12 +118,15 @@ impl Layer for Recorded {
         Box::pin(self.note(call, Operation::Read, offset_bytes, len, false))
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let len = data.len() as u64;
-        let call = self.inner.write(offset_bytes, data, fua);
+        Layer::write_vectored(self, offset_bytes, vec![data], fua)
+    }
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        let call = self.inner.write_vectored(offset, parts, fua);
         if self.is_off() {
             return call;
         }
-        Box::pin(self.note(call, Operation::Write, offset_bytes, len, fua))
+        Box::pin(self.note(call, Operation::Write, offset, len, fua))
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(self.note(self.inner.flush(), Operation::Flush, 0, 0, false))

@@ -123,9 +123,13 @@ impl Layer for WriterOpening {
         })
     }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Layer::write_vectored(self, offset, vec![data], fua)
+    }
+    fn write_vectored(&self, offset: u64, parts: Vec<IoBytes>, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let _under_way = self.begin(Operation::Write, offset, data.len() as u64).await?;
-            self.shared.inner.write(offset, data, fua).await
+            let len = parts.iter().map(|part| part.len() as u64).sum();
+            let _under_way = self.begin(Operation::Write, offset, len).await?;
+            self.shared.inner.write_vectored(offset, parts, fua).await
         })
     }
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
