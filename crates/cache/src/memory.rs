@@ -1,7 +1,7 @@
 //! The cache: blocks by address and birth, under one policy.
 
 use forebay_device::{BlockSlab, SlabBlock};
-use forebay_units::{BLOCK_BYTES, BlockAddr, FixedMap};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, FixedMap};
 
 use crate::policy::{Policy, Replacement};
 
@@ -146,12 +146,41 @@ impl MemoryCache {
             return false;
         };
         out.copy_from_slice(self.slab.bytes(data));
+        self.note_hit(found.expect("it has data"));
+        true
+    }
+
+    /// As [`MemoryCache::get`] for each of `blocks`, a key and the place in `out`. Returns which of
+    /// them are kept. Each step is done for all of them before the next one, so that the processor
+    /// waits for the index, the entries and the blocks once and not a block at a time.
+    pub fn get_all(&mut self, blocks: &[(BlockKey, usize)], out: &mut [u8]) -> Vec<bool> {
+        let mut found: Vec<_> =
+            blocks.iter().map(|(key, _)| self.index.get(&key.addr).copied()).collect();
+        for (found, (key, _)) in found.iter_mut().zip(blocks) {
+            *found = found.filter(|entry| {
+                let entry = &self.entries[*entry as usize];
+                entry.key == *key && entry.data.is_some()
+            });
+        }
+        for entry in found.iter().flatten() {
+            self.note_hit(*entry);
+        }
+        for (found, (_, at)) in found.iter().zip(blocks) {
+            let data = found.and_then(|entry| self.entries[entry as usize].data.as_ref());
+            match data {
+                Some(data) => out[*at..*at + BLOCK_LEN].copy_from_slice(self.slab.bytes(data)),
+                None => self.counts.misses += 1,
+            }
+        }
+        found.into_iter().map(|entry| entry.is_some()).collect()
+    }
+
+    /// A client has found the block of an entry.
+    fn note_hit(&mut self, entry: u32) {
         self.counts.hits += 1;
-        let entry = found.expect("it has data");
         if !std::mem::take(&mut self.entries[entry as usize].is_unused_ahead) {
             self.replacement.access(entry, &mut self.left);
         }
-        true
     }
 
     /// Keeps a block of 4096 bytes.

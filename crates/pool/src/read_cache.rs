@@ -51,6 +51,11 @@ impl ReadCache {
         self.memory.borrow_mut().get(key, out)
     }
 
+    /// Copies those of `blocks`, a key and the place in `out`, that are kept. Returns which are.
+    pub fn get_all(&self, blocks: &[(BlockKey, usize)], out: &mut [u8]) -> Vec<bool> {
+        self.memory.borrow_mut().get_all(blocks, out)
+    }
+
     /// Whether a block is kept.
     pub fn contains(&self, key: BlockKey) -> bool {
         self.memory.borrow().contains(key)

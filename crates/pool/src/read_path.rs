@@ -8,7 +8,7 @@ use forebay_device::{Allocation, Cause, DeviceError, ErrorKind, IoBuf, Operation
 use forebay_map::{ExtentKind, Located, PackedRef, Sums};
 use forebay_rt as rt;
 use forebay_segment::{Together, Unread, Wanted};
-use forebay_txg::Content;
+use forebay_txg::{Content, OverlayExtent};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
 
 use crate::Pool;
@@ -75,13 +75,13 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Adds the parts that must be read to `fetches`: all but the blocks for which `is_here` is
-    /// true. It is called with a block's key and its place in the reader's buffer, where the run
-    /// begins at `at_bytes`.
+    /// true. It is called with the key of each block in order. The run begins at `at_bytes` of the
+    /// reader's buffer.
     fn split(
         &self,
         fetches: &mut Vec<Fetch>,
         at_bytes: usize,
-        mut is_here: impl FnMut(BlockKey, usize) -> bool,
+        mut is_here: impl FnMut(BlockKey) -> bool,
     ) {
         let blocks = self.blocks as u32;
         let key_of =
@@ -89,7 +89,7 @@ impl Run<'_> {
         let place_of = |block: u32| at_bytes + block as usize * BLOCK_LEN;
         let mut from = 0;
         while from < blocks {
-            let next = (from..blocks).find(|block| is_here(key_of(*block), place_of(*block)));
+            let next = (from..blocks).find(|block| is_here(key_of(*block)));
             let end = next.unwrap_or(blocks);
             if end > from {
                 let key = key_of(from);
@@ -286,38 +286,74 @@ impl Pool {
         blocks: u64,
         buf: &mut IoBuf,
     ) -> (Vec<Fetch>, Vec<PackedPart>) {
-        let (mut fetches, mut packed) = (Vec::new(), Vec::new());
         let is_cached = self.caches(volume);
-        let volume = volume.id;
-        let map = self.store.map.borrow();
-        for piece in self.dirty.groups.borrow().lookup(volume, lba, blocks) {
+        let pieces = self.dirty.groups.borrow().lookup(volume.id, lba, blocks);
+        let mut keys = Vec::new();
+        for piece in &pieces {
             let start = (piece.lba.0 - lba.0) as usize * BLOCK_LEN;
             let len = piece.blocks as usize * BLOCK_LEN;
-            match piece.content {
-                Some(Content::Data(data)) => buf[start..start + len].copy_from_slice(&data),
+            match &piece.content {
+                Some(Content::Data(data)) => buf[start..start + len].copy_from_slice(data),
                 Some(Content::Zero) => buf[start..start + len].fill(0),
-                None => map.lookup_range(volume, piece.lba, piece.blocks, |part| {
-                    let at_bytes = (part.lba.0 - lba.0) as usize * BLOCK_LEN;
-                    match part.kind {
-                        ExtentKind::Hole => {
-                            buf[at_bytes..at_bytes + part.blocks as usize * BLOCK_LEN].fill(0);
-                        }
-                        ExtentKind::Mapped { home, bound, addr, sums } => {
-                            let (lba, blocks) = (part.lba, part.blocks);
-                            let (bound, key) = ((home, bound), self.block_key(addr));
-                            let run = Run { lba, blocks, bound, key, sums };
-                            run.split(&mut fetches, at_bytes, |key, at_bytes| {
-                                let out = &mut buf[at_bytes..at_bytes + BLOCK_LEN];
-                                is_cached && self.cache.get(key, out)
-                            });
-                        }
-                        ExtentKind::Packed { home, bound, addr } => {
-                            let (lba, blocks) = (part.lba, part.blocks);
-                            packed.push(PackedPart { at_bytes, lba, home, bound, addr, blocks });
-                        }
-                    }
-                }),
+                None if is_cached => self.note_keys(volume.id, (lba, piece), &mut keys),
+                None => {}
             }
+        }
+        let found = self.cache.get_all(&keys, buf);
+        let mut found = found.into_iter();
+        let is_here = |_| is_cached && found.next().expect("a key for each block");
+        let hole = |at: Range<usize>| buf[at].fill(0);
+        self.unread(volume.id, lba, &pieces, is_here, hole)
+    }
+
+    /// Adds what the mapped blocks of a piece are called in the cache, and their places in a buffer
+    /// that begins at `lba`.
+    fn note_keys(
+        &self,
+        volume: VolumeId,
+        (lba, piece): (Lba, &OverlayExtent),
+        keys: &mut Vec<(BlockKey, usize)>,
+    ) {
+        self.store.map.borrow().lookup_range(volume, piece.lba, piece.blocks, |part| {
+            if let ExtentKind::Mapped { addr, .. } = part.kind {
+                let (at, first) = ((part.lba.0 - lba.0) as usize, self.block_key(addr));
+                keys.extend((0..part.blocks as u32).map(|block| {
+                    let key = BlockKey { addr: first.addr.plus(block), ..first };
+                    (key, (at + block as usize) * BLOCK_LEN)
+                }));
+            }
+        });
+    }
+
+    /// The parts of `pieces` that are neither dirty nor `is_here`, which is called with the key of
+    /// each block of the main store in order, and the compressed ones. `hole` is called with the
+    /// places of holes in a buffer that begins at `lba`.
+    fn unread(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        pieces: &[OverlayExtent],
+        mut is_here: impl FnMut(BlockKey) -> bool,
+        mut hole: impl FnMut(Range<usize>),
+    ) -> (Vec<Fetch>, Vec<PackedPart>) {
+        let (mut fetches, mut packed) = (Vec::new(), Vec::new());
+        let map = self.store.map.borrow();
+        for piece in pieces.iter().filter(|piece| piece.content.is_none()) {
+            map.lookup_range(volume, piece.lba, piece.blocks, |part| {
+                let at_bytes = (part.lba.0 - lba.0) as usize * BLOCK_LEN;
+                let (lba, blocks) = (part.lba, part.blocks);
+                match part.kind {
+                    ExtentKind::Hole => hole(at_bytes..at_bytes + blocks as usize * BLOCK_LEN),
+                    ExtentKind::Mapped { home, bound, addr, sums } => {
+                        let (bound, key) = ((home, bound), self.block_key(addr));
+                        let run = Run { lba, blocks, bound, key, sums };
+                        run.split(&mut fetches, at_bytes, &mut is_here);
+                    }
+                    ExtentKind::Packed { home, bound, addr } => {
+                        packed.push(PackedPart { at_bytes, lba, home, bound, addr, blocks });
+                    }
+                }
+            });
         }
         (fetches, packed)
     }
@@ -325,27 +361,9 @@ impl Pool {
     /// The reads of those blocks that are neither dirty nor in the cache.
     pub(crate) fn uncached_reads(&self, volume: VolumeId, blocks: Range<u64>) -> Vec<Vec<Fetch>> {
         let (lba, blocks) = (Lba(blocks.start), blocks.end - blocks.start);
-        let (mut fetches, mut packed) = (Vec::new(), Vec::new());
-        let map = self.store.map.borrow();
         let is_here = |key: BlockKey| self.cache.contains(key) || self.cache_devices.contains(key);
-        for piece in self.dirty.groups.borrow().lookup(volume, lba, blocks) {
-            if piece.content.is_some() {
-                continue;
-            }
-            map.lookup_range(volume, piece.lba, piece.blocks, |part| match part.kind {
-                ExtentKind::Mapped { home, bound, addr, sums } => {
-                    let (lba, blocks) = (part.lba, part.blocks);
-                    let (bound, key) = ((home, bound), self.block_key(addr));
-                    let run = Run { lba, blocks, bound, key, sums };
-                    run.split(&mut fetches, 0, |key, _| is_here(key));
-                }
-                ExtentKind::Packed { home, bound, addr } => {
-                    let (lba, blocks) = (part.lba, part.blocks);
-                    packed.push(PackedPart { at_bytes: 0, lba, home, bound, addr, blocks });
-                }
-                ExtentKind::Hole => {}
-            });
-        }
+        let pieces = self.dirty.groups.borrow().lookup(volume, lba, blocks);
+        let (mut fetches, packed) = self.unread(volume, lba, &pieces, is_here, |_| {});
         let plan = PackedPlan::of(&packed, 0, self.store.reader.bindings());
         fetches.extend(self.packed_fetches(&plan, |key, _| is_here(key)));
         gather(fetches)

@@ -155,6 +155,46 @@ impl Media {
 }
 
 proptest! {
+    /// Blocks that are asked for together are found as those that are asked for one by one, and
+    /// leave the same cache behind.
+    #[test]
+    fn many_blocks_at_once_are_as_one_after_the_other(
+        rounds in prop::collection::vec(prop::collection::vec((0..96u32, 1..3u64), 1..12), 1..40),
+        policy in prop::sample::select(&Policy::ALL[..]),
+        limit in 0u64..40,
+    ) {
+        let mut caches = [0, 1].map(|_| MemoryCache::new(policy, limit * BLOCK_BYTES));
+        caches.iter_mut().for_each(|cache| cache.note_evictions(true));
+        for (round, blocks) in rounds.into_iter().enumerate() {
+            let keys: Vec<_> = blocks.iter().map(|(at, birth)| key(*at, *birth)).collect();
+            let [one, all] = &mut caches;
+            let each: Vec<_> = keys.iter().map(|key| found(one, *key)).collect();
+            // Places in another order than the keys.
+            let place = |at: usize| (keys.len() - 1 - at) * BLOCK_LEN;
+            let places: Vec<_> = keys.iter().copied().zip((0..).map(place)).collect();
+            let mut out = vec![0; keys.len() * BLOCK_LEN];
+            let there = all.get_all(&places, &mut out);
+            for (at, value) in each.iter().enumerate() {
+                prop_assert_eq!(there[at], value.is_some());
+                let expected = block(value.unwrap_or(0));
+                prop_assert!(out[place(at)..place(at) + BLOCK_LEN] == expected[..]);
+            }
+            let why = [Kept::Read, Kept::Ahead, Kept::Written][round % 3];
+            for cache in &mut caches {
+                for key in &keys {
+                    let value = u64::from(key.addr.block()) * 1000 + key.birth;
+                    cache.keep(*key, &block(value), why);
+                }
+            }
+            let mut left = [Vec::new(), Vec::new()];
+            for (cache, left) in caches.iter_mut().zip(&mut left) {
+                cache.take_evicted(|key| left.push(key));
+            }
+            prop_assert_eq!(&left[0], &left[1]);
+            prop_assert_eq!(caches[0].counts(), caches[1].counts());
+        }
+    }
+
     /// Whatever happens, what is found is what the media hold, and the size holds.
     #[test]
     fn a_cache_is_never_wrong_nor_too_large(
