@@ -26,17 +26,26 @@ struct OpenGroup {
     /// The keyword; `None` for devices before any keyword.
     word: Option<&'static str>,
     layout: Layout,
+    /// All of its devices are in object stores.
+    in_stores: bool,
     devices: Vec<String>,
 }
 
-/// Reads `[raid0|mirror|raidz1|raidz2|raidz3|objects] DEV... [log [mirror] DEV...] [cache DEV...]
-/// [spare DEV...]`.
+impl OpenGroup {
+    /// A group of `layout`, named by `word`.
+    fn new(word: Option<&'static str>, layout: Layout) -> Self {
+        Self { word, layout, in_stores: false, devices: Vec::new() }
+    }
+}
+
+/// Reads `[raid0|mirror|raidz1|raidz2|raidz3] [objects] DEV... [log [mirror] DEV...]
+/// [cache DEV...] [spare DEV...]`.
 ///
 /// Checks what the words alone tell: keywords, counts, and devices named twice.
 pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     let mut spec = PoolSpec::default();
     let mut section = Section::Data;
-    let mut open = OpenGroup { word: None, layout: Layout::Raid0, devices: Vec::new() };
+    let mut open = OpenGroup::new(None, Layout::Raid0);
     for word in words {
         let begins = match word.as_str() {
             "log" | "logs" => Some(Section::Log),
@@ -48,7 +57,7 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
             check_not_empty(section, &open, &spec)?;
             close(open, section, &mut spec)?;
             section = next;
-            open = OpenGroup { word: None, layout: Layout::Raid0, devices: Vec::new() };
+            open = OpenGroup::new(None, Layout::Raid0);
             continue;
         }
         if matches!(word.as_str(), "special" | "dedup") {
@@ -65,9 +74,17 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
             );
         }
         match keyword(word) {
+            Some((OBJECTS, layout)) => {
+                // Behind a layout it says what the devices of that group are.
+                if open.word.is_none() || open.in_stores || !open.devices.is_empty() {
+                    close(open, section, &mut spec)?;
+                    open = OpenGroup::new(Some(OBJECTS), layout);
+                }
+                open.in_stores = true;
+            }
             Some((name, layout)) => {
                 close(open, section, &mut spec)?;
-                open = OpenGroup { word: Some(name), layout, devices: Vec::new() };
+                open = OpenGroup::new(Some(name), layout);
             }
             None => open.devices.push(word.clone()),
         }
@@ -132,7 +149,7 @@ fn keyword(word: &str) -> Option<(&'static str, Layout)> {
 }
 
 fn close(open: OpenGroup, section: Section, spec: &mut PoolSpec) -> Result<(), Failure> {
-    let OpenGroup { word, layout, devices } = open;
+    let OpenGroup { word, layout, in_stores, devices } = open;
     let singles = match section {
         Section::Cache => Some(("cache", &mut spec.caches)),
         Section::Spare => Some(("spare", &mut spec.spares)),
@@ -148,7 +165,7 @@ fn close(open: OpenGroup, section: Section, spec: &mut PoolSpec) -> Result<(), F
         list.extend(devices);
         return Ok(());
     }
-    if word == Some(OBJECTS) {
+    if in_stores {
         if let Some(device) = devices.iter().find(|device| !object_stores::is_name(device)) {
             let message = format!("{device} is not in an object store");
             return Err(Failure::usage(message)

@@ -27,6 +27,12 @@ fn groups_are_read_as_in_zpool() {
         ("log mirror l m", "log(l m)"),
         ("a raidz1 b c", "Raid0(a) Raidz1(b c)"),
         ("a cache k log l cache m", "Raid0(a) log(l) cache(k) cache(m)"),
+        ("objects s3://b/p log l", "Raid0(s3://b/p) log(l)"),
+        ("raidz objects s3://b/p s3://c/p", "Raidz1(s3://b/p s3://c/p)"),
+        (
+            "mirror objects s3://b/p s3://c/p objects s3://d/p",
+            "Mirror(s3://b/p s3://c/p) Raid0(s3://d/p)",
+        ),
     ] {
         assert_eq!(shown(&parse(words).unwrap()), expected, "{words}");
     }
@@ -37,6 +43,8 @@ fn wrong_groups_are_refused() {
     for (words, hint) in [
         ("mirror a", "mirror needs 2"),
         ("raidz1", "raidz1 needs 2"),
+        ("raidz objects s3://b/p", "raidz1 needs 2 devices at least, not 1"),
+        ("mirror objects s3://b/p d", "d is not in an object store"),
         ("raidz2 a b", "raidz2 needs 3"),
         ("raidz3 a b c", "raidz3 needs 4"),
         ("raid0", "raid0 needs 1"),
