@@ -19,7 +19,7 @@ use crate::client::client;
 use crate::contest::Decision;
 use crate::coverage::Activity;
 use crate::judgement::{finish, judge};
-use crate::leaks::check_memory;
+use crate::leaks::check_after_work;
 use crate::log_memory::BATTERY_SECS;
 use crate::model::{Presence, volume_name};
 use crate::operator::Operator;
@@ -83,8 +83,7 @@ impl<S: Subject> BootContext<S> {
             self.check_disks_kept(&*pool);
         }
         if self.scenario.counts_leaks && !self.model.failed() {
-            self.phase.set("leaks");
-            check_memory(&self, &*pool).await;
+            check_after_work(&self, &*pool, server.as_deref()).await;
         }
         if crashes && self.disks.machine.is_on_battery() {
             self.phase.set("battery");

@@ -11,9 +11,10 @@ use forebay_rt as rt;
 use forebay_sim::SECTOR_LEN;
 use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
+use crate::give_up::{Departure, Leaving, given_up};
 use crate::history::Change;
 use crate::improper::improper;
-use crate::model::{Model, Terms, volume_name};
+use crate::model::{Issued, Model, Terms, volume_name};
 use crate::scenario::Act;
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::Pool;
@@ -86,29 +87,66 @@ impl SectorRange {
 
 /// Performs all acts in order.
 pub async fn client<P: Pool>(transport: Transport<P>, model: Rc<Model>, acts: Vec<Act>) {
-    for act in acts {
+    let transport = Rc::new(transport);
+    let mut acts = acts.into_iter();
+    while let Some(act) = acts.next() {
         if model.failed() {
             return;
         }
-        if let Some(volume) = act.volume() {
-            model.opened(volume).await;
-            if transport.is_there(volume) {
-                model.seen(volume);
-            }
-        }
-        perform(&transport, &model, act).await;
-        if matches!(transport, Transport::Remote { .. }) {
-            model.count("client operations through NBD", 1);
+        let Act::GiveUp { requests, waits, after_ns, is_abrupt } = act else {
+            begin(&transport, &model, act, None).await;
+            continue;
+        };
+        let departure = Departure::new(waits, Nanos(after_ns), is_abrupt);
+        let begin_one = |act| {
+            let (transport, model) = (transport.clone(), model.clone());
+            let departure = departure.clone();
+            rt::spawn(async move { begin(&transport, &model, act, Some(&departure)).await })
+        };
+        rt::join_all(acts.by_ref().take(requests as usize).map(begin_one)).await;
+        if departure.has_gone() {
+            model.count("clients that went away", 1);
+            transport.disconnect();
         }
     }
 }
 
-async fn perform<P: Pool>(transport: &Transport<P>, model: &Model, act: Act) {
+/// Performs an act once its volume may be used.
+async fn begin<P: Pool>(
+    transport: &Transport<P>,
+    model: &Model,
+    act: Act,
+    departure: Option<&Rc<Departure>>,
+) {
+    if let Some(volume) = act.volume() {
+        model.opened(volume).await;
+        if transport.is_there(volume) {
+            model.seen(volume);
+        }
+    }
+    perform(transport, model, act, departure).await;
+    if transport.is_remote() {
+        model.count("client operations through NBD", 1);
+    }
+}
+
+async fn perform<P: Pool>(
+    transport: &Transport<P>,
+    model: &Model,
+    act: Act,
+    departure: Option<&Rc<Departure>>,
+) {
+    let is_remote = transport.is_remote();
+    let leaving = |device: Device| match departure {
+        Some(departure) => Leaving::over(device, departure, is_remote),
+        None => device,
+    };
     let (volume, first, count) = match act {
         Act::Pause { ns } => return rt::sleep(Nanos(ns)).await,
+        Act::GiveUp { .. } => return,
         Act::Flush { volume } => {
             let Some(device) = transport.open(model, volume, Purpose::Flush).await else { return };
-            flush(&device, model, volume).await;
+            flush(&leaving(device), model, volume).await;
             return;
         }
         Act::Improper { volume, what, first, count } => {
@@ -121,7 +159,7 @@ async fn perform<P: Pool>(transport: &Transport<P>, model: &Model, act: Act) {
         | Act::Status { volume, first, count } => (volume, first, count),
     };
     let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
-    let is_remote = matches!(transport, Transport::Remote { .. });
+    let device = leaving(device);
     // Requests that take time by their length do not cross a gap.
     let may_cross = matches!(act, Act::Trim { .. } | Act::Zero { no_hole: false, .. });
     let ranges = usable(&device, model, (volume, first, count), may_cross && !is_remote);
@@ -129,6 +167,9 @@ async fn perform<P: Pool>(transport: &Transport<P>, model: &Model, act: Act) {
     let most = if is_remote { u64::from(REQUEST_MAX_BYTES) / SECTOR_BYTES } else { u64::MAX };
     let Some(range) = ranges else { return };
     for range in range.in_parts(most) {
+        if departure.is_some_and(|departure| departure.has_gone()) {
+            return;
+        }
         perform_on(&device, model, act, range).await;
     }
 }
@@ -150,7 +191,7 @@ async fn perform_on(device: &Device, model: &Model, act: Act, range: SectorRange
             zero(model, range, range, Terms { fua, step }, "write zeroes", call).await;
         }
         Act::Status { .. } => status(device, model, range).await,
-        Act::Pause { .. } | Act::Flush { .. } | Act::Improper { .. } => {}
+        Act::Pause { .. } | Act::GiveUp { .. } | Act::Flush { .. } | Act::Improper { .. } => {}
     }
 }
 
@@ -187,6 +228,7 @@ pub async fn flush(device: &Device, model: &Model, volume: u32) {
                 }
             });
         }
+        Err(error) if given_up(&error).is_some() => model.count("flushes given up", 1),
         Err(error) => {
             // The flush may have waited while the volume was destroyed.
             if model.update(volume, |v| v.is_usable()) == Some(true) {
@@ -206,10 +248,25 @@ pub async fn write(device: &Device, model: &Model, range: SectorRange, fua: bool
         stamp(out, volume, sector, issued.ticket.number, fill);
     }
     let outcome = device.write(range.offset_bytes(), buf.freeze(), fua).await;
-    if let Err(error) = &outcome {
-        change_failed(model, range, issued.ticket.issued, "write", error);
+    change_answered(model, range, issued, "write", &outcome);
+}
+
+/// Notes the answer to a change, or that its client gave it up.
+fn change_answered(
+    model: &Model,
+    range: SectorRange,
+    issued: Issued,
+    what: &str,
+    outcome: &Result<(), DeviceError>,
+) {
+    if let Err(error) = outcome {
+        if let Some(given_up) = given_up(error) {
+            model.count("changes given up", 1);
+            return model.give_up(range.volume, issued, given_up.may_follow);
+        }
+        change_failed(model, range, issued.ticket.issued, what, error);
     }
-    model.answered(volume, issued, &outcome);
+    model.answered(range.volume, issued, outcome);
 }
 
 /// Notes the error of a change, unless there may be no space for it, its volume was being shrunk or
@@ -221,6 +278,7 @@ fn change_failed(model: &Model, range: SectorRange, issued: u64, what: &str, err
     let (is_sparse, may_fail, was_in_outage) = found.unwrap_or((false, true, false));
     let reads = range.first % BLOCK_SECTORS != 0 || range.end() % BLOCK_SECTORS != 0;
     match error.kind {
+        _ if given_up(error).is_some() => model.count("changes given up", 1),
         _ if was_in_outage && reads => model.count("suspension: changes of parts failed", 1),
         ErrorKind::NoSpace if is_sparse => model.count("writes refused: no space", 1),
         _ if may_fail => model.count("changes refused: the volume was being cut", 1),
@@ -269,16 +327,15 @@ async fn zero(
     let issued = model.issue(range.volume, Change::Zero, sectors, terms).await;
     let Some(issued) = issued else { return };
     let outcome = call().await;
-    if let Err(error) = &outcome {
-        change_failed(model, asked, issued.ticket.issued, name, error);
-    }
-    model.answered(range.volume, issued, &outcome);
+    change_answered(model, asked, issued, name, &outcome);
 }
 
 /// Notes the error of a read or a block status, unless the volume was being shrunk or destroyed.
 fn read_failed(model: &Model, range: SectorRange, issued: u64, what: &str, error: &DeviceError) {
     let excused = model.update(range.volume, |v| v.read_fails(issued, range.end()));
-    if excused != Some(true) {
+    if given_up(error).is_some() {
+        model.count("reads given up", 1);
+    } else if excused != Some(true) {
         model.error_seen(what, error);
     }
 }

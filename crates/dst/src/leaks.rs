@@ -4,15 +4,47 @@
 //! still held.
 //! Who calls: `boot.rs` and `judgement.rs`, in scenarios that ask for it.
 
+use forebay_nbd::Server;
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, trim_all};
-use crate::model::{Presence, volume_name};
+use crate::model::{Model, Presence, volume_name};
 use crate::scenario::Demand;
 use crate::subject::{Manage, Pool, Subject};
 use crate::verdict::Kind;
 
+/// How long a server may take to end the connections of clients that have gone.
+const END_LIMIT: Nanos = Nanos::from_secs(60);
+
+/// Checks that requests hold nothing, now that every client has gone.
+pub(crate) async fn check_after_work<S: Subject>(
+    context: &BootContext<S>,
+    pool: &S::Pool,
+    server: Option<&Server>,
+) {
+    context.phase.set("leaks");
+    if let Some(server) = server {
+        check_connections(&context.model, server).await;
+    }
+    check_memory(context, pool).await;
+}
+
+/// Checks that every connection ends once its client has gone.
+async fn check_connections(model: &Model, server: &Server) {
+    let until = rt::now() + END_LIMIT;
+    while server.connections() > 0 && rt::now() < until {
+        rt::sleep(Nanos::from_millis(10)).await;
+    }
+    let left = server.connections();
+    if left > 0 {
+        model.object(Kind::Leak, format!("{left} NBD connections without a client do not end"));
+    }
+}
+
 /// Commits, and checks that no memory is held.
-pub(crate) async fn check_memory<S: Subject>(context: &BootContext<S>, pool: &S::Pool) {
+async fn check_memory<S: Subject>(context: &BootContext<S>, pool: &S::Pool) {
     let model = &context.model;
     if let Err(refusal) = pool.manage(&[], &Manage::Commit).await {
         return model.error_seen("commit", &refusal.message);

@@ -12,6 +12,7 @@ mod disks;
 pub mod exhaustive;
 pub mod fault_plan;
 pub mod generate;
+mod give_up;
 mod history;
 mod improper;
 mod judgement;

@@ -457,6 +457,15 @@ impl Model {
         });
     }
 
+    /// Notes that the client of a change gave it up. With `may_follow` it may still take effect.
+    pub fn give_up(&self, id: u32, issued: Issued, may_follow: bool) {
+        let ticket = issued.ticket;
+        self.update(id, |volume| {
+            volume.busy.retain(|(number, ..)| *number != ticket.number);
+            volume.history.give_up(ticket, may_follow);
+        });
+    }
+
     /// Closes a volume to new operations and waits for those in flight.
     pub async fn close(&self, id: u32) {
         self.update(id, |volume| volume.is_closed = true);

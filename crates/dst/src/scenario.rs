@@ -165,6 +165,15 @@ pub enum Act {
     Pause {
         ns: u64,
     },
+    /// The client makes its next requests together, and goes away when they have had to wait so
+    /// often, and a span later; then another one goes on. A remote client disconnects, or closes
+    /// its connections in the middle of what they carry.
+    GiveUp {
+        requests: u64,
+        waits: u64,
+        after_ns: u64,
+        is_abrupt: bool,
+    },
     /// A request that must be refused and change nothing.
     Improper {
         volume: u32,
@@ -207,7 +216,7 @@ impl Act {
             | Act::Zero { volume, .. }
             | Act::Status { volume, .. }
             | Act::Improper { volume, .. } => Some(volume),
-            Act::Pause { .. } => None,
+            Act::Pause { .. } | Act::GiveUp { .. } => None,
         }
     }
 }

@@ -183,6 +183,7 @@ fn simplify_act(act: &mut Act) {
         }
         Act::Trim { count, .. } | Act::Zero { count, .. } => *count = (*count / 16 * 8).max(8),
         Act::Pause { ns } => *ns /= 2,
+        Act::GiveUp { after_ns, .. } => *after_ns /= 2,
         Act::Flush { .. } | Act::Improper { .. } => {}
     }
 }

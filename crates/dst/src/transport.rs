@@ -123,6 +123,18 @@ impl<P: Pool> Transport<P> {
         }
     }
 
+    /// True when the client speaks NBD.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Transport::Remote { .. })
+    }
+
+    /// Ends the client's connections. The next act opens others.
+    pub fn disconnect(&self) {
+        if let Transport::Remote { connections, .. } = self {
+            connections.borrow_mut().clear();
+        }
+    }
+
     /// The open NBD connection for data of a volume, if there is one.
     pub fn connection(&self, volume: u32) -> Option<Rc<Client>> {
         let Transport::Remote { connections, .. } = self else { return None };

@@ -49,11 +49,13 @@ pub enum Aim {
     Memory,
     /// Another machine takes the pool over while its owner stands still (only with --level crash).
     Takeover,
+    /// Clients that go away while their requests are in flight.
+    Canceled,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 20] = [
+    const SHARES: [(Aim, u64); 21] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -74,6 +76,7 @@ impl Aim {
         (Aim::Sharing, 40),
         (Aim::Memory, 20),
         (Aim::Takeover, 40),
+        (Aim::Canceled, 30),
     ];
 
     /// Draws an aim.

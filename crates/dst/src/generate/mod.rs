@@ -20,6 +20,7 @@ mod aim;
 mod beside;
 mod boot;
 mod cache_disks;
+mod canceled;
 mod clients;
 mod constraints;
 mod log_memory;
@@ -201,7 +202,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         sync,
         gaps,
         is_loud,
-        counts_leaks: class.aim == Aim::Refusals,
+        counts_leaks: matches!(class.aim, Aim::Refusals | Aim::Canceled),
         keeps_disks: matches!(class.aim, Aim::Blocked | Aim::Takeover) && level == Level::CrashOnly,
         boots,
     }
@@ -258,6 +259,12 @@ fn draw_stock(
             let rng = &mut seed.derive("sharing volumes").rng();
             volumes = sharing::draw_volumes(spec, class.is_full, rng);
             sparse.extend(0..volumes.len() as u32);
+        }
+        Aim::Canceled => {
+            let throttled = canceled::draw_volumes(spec, &mut seed.derive("canceled").rng());
+            volumes = throttled.unwrap_or(volumes);
+            let kinds = &mut seed.derive("kinds").rng();
+            (sparse, sync) = draw_properties(volumes.len() as u32, false, kinds);
         }
         Aim::Throttle => {
             volumes = races::draw_throttled_volumes(spec, &mut seed.derive("races").rng());

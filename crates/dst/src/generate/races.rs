@@ -7,6 +7,7 @@ use forebay_sim::{CrashPoint, Latency, Rng};
 
 use super::aim::Aim;
 use super::boot::{BootPlan, commits};
+use super::canceled;
 use crate::scenario::{Act, Admin, Boot, Crash, Fates, TimedFault};
 use crate::stamp::Fill;
 use crate::subject::PoolSpec;
@@ -36,6 +37,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
         Aim::Misaddressed => misaddress(boot, plan, commands, rng),
         Aim::Roots => tear_roots(boot, plan, rng),
         Aim::Blocked => block_thread(boot, commands, rng),
+        Aim::Canceled => canceled::apply(boot, plan, commands),
         _ => {}
     }
 }

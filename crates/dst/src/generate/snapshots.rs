@@ -48,7 +48,8 @@ impl Workload {
             Aim::Sharing if constraints.manage => (1, 8),
             // Their volumes have gaps, or the space that is left is counted, or two owners are told
             // of jobs.
-            Aim::Sizes | Aim::Refusals | Aim::Throttle | Aim::Takeover => (0, 0),
+            Aim::Sizes | Aim::Refusals | Aim::Throttle => (0, 0),
+            Aim::Takeover | Aim::Canceled => (0, 0),
             _ if draws && is_any => (0, 5),
             _ => (0, 0),
         };

@@ -20,6 +20,8 @@ pub enum Answer {
     Done(u64),
     /// An error: each sector may or may not have changed, then or later.
     Failed,
+    /// None: the client gave it up at this time. It has taken effect by then, or never will.
+    GivenUp(u64),
 }
 
 /// A change that a client issued.
@@ -49,6 +51,15 @@ impl Op {
     pub fn completed(&self) -> u64 {
         match self.answer {
             Answer::Done(at) => at,
+            Answer::Pending | Answer::Failed | Answer::GivenUp(_) => u64::MAX,
+        }
+    }
+
+    /// When it took effect, at the latest; `u64::MAX` when it still may.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        match self.answer {
+            Answer::Done(at) | Answer::GivenUp(at) => at,
             Answer::Pending | Answer::Failed => u64::MAX,
         }
     }
@@ -63,6 +74,7 @@ impl fmt::Display for Op {
         match self.answer {
             Answer::Pending => f.write_str("not answered")?,
             Answer::Failed => f.write_str("failed")?,
+            Answer::GivenUp(at) => write!(f, "given up at {at}")?,
             Answer::Done(at) => write!(f, "completed at {at}")?,
         }
         f.write_str(if self.is_durable { ", durable)" } else { ")" })

@@ -200,7 +200,7 @@ impl History {
                     continue;
                 }
                 match shown {
-                    Some(after) if self.ops[after].completed() >= op.issued => {
+                    Some(after) if self.ops[after].ended() >= op.issued => {
                         edges.push(Edge { before: index, after, zeros_at: None });
                     }
                     _ => return Err(self.missing(sector, shown, index, prefix).into()),

@@ -250,7 +250,7 @@ impl History {
         let certain = |op: &&Op| op.is_durable && op.completed() < oldest_read;
         let floor = list.iter().map(|i| &ops[*i as usize]).filter(certain);
         let Some(floor) = floor.map(|op| op.issued).max() else { return };
-        list.retain(|i| ops[i as usize].completed() >= floor);
+        list.retain(|i| ops[i as usize].ended() >= floor);
     }
 
     /// Notes a successful answer to a change. A durable change must survive every later crash, and
@@ -267,6 +267,20 @@ impl History {
     pub fn fail(&mut self, ticket: Ticket) {
         for op in &mut self.ops[ticket.from..ticket.from + ticket.parts] {
             op.answer = Answer::Failed;
+        }
+    }
+
+    /// Notes that a client gave a change up. With `may_follow` it may still take effect.
+    pub fn give_up(&mut self, ticket: Ticket, may_follow: bool) {
+        let at = self.now();
+        for op in &mut self.ops[ticket.from..ticket.from + ticket.parts] {
+            op.answer = match op.change {
+                // Zeros do not show which change wrote them.
+                Change::Zero => Answer::Failed,
+                Change::Write if op.is_optional => Answer::Failed,
+                Change::Write if may_follow => Answer::Pending,
+                Change::Write => Answer::GivenUp(at),
+            };
         }
     }
 
@@ -350,7 +364,7 @@ impl History {
         let ops = || list.iter().map(|i| &self.ops[*i as usize]);
         // A later change hides one that ended before its issue, once it completed before `issued`.
         let floor = ops().filter(|op| op.completed() < issued).map(|op| op.issued).max();
-        let visible = |op: &Op| floor.is_none_or(|floor| op.completed() >= floor);
+        let visible = |op: &Op| floor.is_none_or(|floor| op.ended() >= floor);
         let base = self.base[sector as usize];
         let fine = match seen {
             Seen::Zeros => {

@@ -45,6 +45,41 @@ fn write_is_found_whole_or_not_at_all() {
 }
 
 #[test]
+fn write_that_was_given_up_may_be_there_and_never_later() {
+    for may_follow in [false, true] {
+        let mut history = History::new("v", 4, 100);
+        let ticket = history.issue(Change::Write, 0, 4, u64::MAX);
+        history.give_up(ticket, may_follow);
+        let a = ticket.number;
+        assert_eq!(history.clone().check_crash(&seen(&[0; 4])), Ok(()));
+        assert_eq!(history.clone().check_crash(&seen(&[a; 4])), Ok(()));
+        assert!(history.clone().check_crash(&seen(&[a, a, 0, 0])).is_err());
+        let b = write(&mut history, 0, 4);
+        let now = history.now();
+        history.flushed(now);
+        assert_eq!(history.clone().check_crash(&seen(&[b; 4])), Ok(()));
+        assert!(history.clone().check_crash(&seen(&[0; 4])).is_err());
+        let read = history.read_begins();
+        assert_eq!(history.check_read(read, 0, Seen::Write(b)), Ok(()));
+        assert_eq!(history.check_read(read, 0, Seen::Write(a)).is_ok(), may_follow);
+        assert_eq!(history.check_crash(&seen(&[a; 4])).is_ok(), may_follow);
+    }
+}
+
+#[test]
+fn zeroing_that_was_given_up_explains_zeros_and_demands_none() {
+    let mut history = History::new("v", 8, 100);
+    let a = write(&mut history, 0, 8);
+    let ticket = history.issue(Change::Zero, 0, 8, u64::MAX);
+    history.give_up(ticket, false);
+    let now = history.now();
+    history.flushed(now);
+    for fine in [[0; 8], [a; 8], [a, a, a, a, 0, 0, 0, 0]] {
+        assert_eq!(history.clone().check_crash(&seen(&fine)), Ok(()));
+    }
+}
+
+#[test]
 fn concurrent_writes_have_one_order_for_all_sectors() {
     let mut history = History::new("v", 2, 100);
     let a = history.issue(Change::Write, 0, 2, u64::MAX).number;
