@@ -37,7 +37,7 @@ const LATE_REQUESTS: Nanos = Nanos::from_secs(20);
 impl<S: Subject> BootContext<S> {
     /// Runs the boot. Without `is_created` it creates the pool first.
     pub(crate) async fn run(self, boot: Boot, is_created: bool) -> BootEnd {
-        let devices = self.disks.open_devices(&self.scenario.spec, is_created).await;
+        let devices = self.open_devices(&boot, is_created).await;
         self.subject.connect(self.disks.networks.start(&self.disks.devices()));
         let phase = self.phase.clone();
         self.disks.coverage.observe(move || (phase.get(), Activity::default()));
@@ -103,6 +103,15 @@ impl<S: Subject> BootContext<S> {
         let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
         finish(&self, pool, self.scenario.demand).await;
         BootEnd::Done
+    }
+
+    /// The devices for the pool, behind a link of this machine if there is another one.
+    async fn open_devices(&self, boot: &Boot, is_created: bool) -> Vec<Device> {
+        let devices = self.disks.open_devices(&self.scenario.spec, is_created).await;
+        let Some(contest) = &self.contest else { return devices };
+        // A fault may last longer than its disk outlasts when a machine stands still.
+        self.disks.struck.borrow_mut().extend(boot.faults.iter().map(|timed| timed.disk));
+        devices.into_iter().map(|device| contest.link.over(device)).collect()
     }
 
     /// Arms faults that may suspend the pool, counted from now.

@@ -13,8 +13,9 @@ use forebay_sim::{Rng, Seed, World};
 use forebay_units::Nanos;
 
 use crate::disks::Disks;
+use crate::link::Link;
 use crate::model::Model;
-use crate::scenario::{Stand, StandEnd, Takeover};
+use crate::scenario::{CutOff, Stand, StandEnd, Takeover};
 
 /// The machine that has the pool, and the one that takes it.
 const OWNER: u64 = 0;
@@ -32,6 +33,8 @@ const WORK_LIMIT: Nanos = Nanos::from_secs(800);
 const LATER_HELD: Nanos = Nanos::from_millis(900);
 /// Longest stand until a command that does not come.
 const STAND_LIMIT: Nanos = Nanos::from_secs(120);
+/// Length of a turn while the owner is cut off from its disks.
+const CUT_OFF_TURN: Nanos = Nanos::from_millis(8);
 /// Length of a turn when nothing depends on the order any more.
 const LONG_TURN: Nanos = Nanos::from_millis(50);
 
@@ -66,12 +69,18 @@ pub(crate) struct Contest {
     /// The next owner has nothing to do any more.
     is_idle: Cell<bool>,
     decision: Cell<Decision>,
+    /// The owner's link to its disks.
+    pub(crate) link: Rc<Link>,
+    /// The owner was cut off from its disks, and may have given them up.
+    was_cut_off: Cell<bool>,
+    /// What clients of the owner know.
+    owner: Rc<Model>,
     /// What clients of the next owner know.
     pub(crate) model: RefCell<Option<Rc<Model>>>,
 }
 
 impl Contest {
-    pub(crate) fn new(world: &Rc<World>) -> Rc<Self> {
+    pub(crate) fn new(world: &Rc<World>, owner: &Rc<Model>) -> Rc<Self> {
         Rc::new(Self {
             world: world.clone(),
             has_begun: Cell::new(false),
@@ -84,6 +93,9 @@ impl Contest {
             is_taken: Cell::new(false),
             is_idle: Cell::new(false),
             decision: Cell::new(Decision::Open),
+            link: Link::new(),
+            was_cut_off: Cell::new(false),
+            owner: owner.clone(),
             model: RefCell::default(),
         })
     }
@@ -113,6 +125,11 @@ impl Contest {
     /// On the owner: its pool has ended.
     pub(crate) fn owner_ends(&self) {
         self.owner_ended.set(true);
+    }
+
+    /// On the next machine: the owner was cut off from its disks, and may not come back to them.
+    pub(crate) fn was_cut_off(&self) -> bool {
+        self.was_cut_off.get()
     }
 
     /// On the next machine: how often the owner has stood still; `None` while it does.
@@ -157,10 +174,29 @@ impl Contest {
         });
     }
 
+    /// True when the owner goes on that stands still, or is cut off, until `end`.
+    fn is_stand_over(&self, end: StandEnd) -> bool {
+        match end {
+            StandEnd::AfterNs(_) => false,
+            StandEnd::InImport(_) => {
+                self.is_reached.get() || self.is_taken.get() || self.is_idle.get()
+            }
+            StandEnd::AtCommand(_) => self.is_reached.get() || self.is_idle.get(),
+        }
+    }
+
     /// On the next machine: its clients have ended, or it was refused. Waits for the decision.
     pub(crate) async fn rest(&self) -> Decision {
         self.is_idle.set(true);
         self.decided().await
+    }
+}
+
+/// How long a stand takes at most.
+fn longest(end: StandEnd) -> Nanos {
+    match end {
+        StandEnd::AfterNs(span) => Nanos(span),
+        StandEnd::InImport(_) | StandEnd::AtCommand(_) => STAND_LIMIT,
     }
 }
 
@@ -257,7 +293,10 @@ impl Turns<'_> {
         });
         for stand in stands {
             self.take_turns(self.now + Nanos(stand.after_ns), None, &|| false)?;
-            self.stand(stand.end)?;
+            match stand.cut_off {
+                Some(how) => self.cut_off(how, stand.end)?,
+                None => self.stand(stand.end)?,
+            }
         }
         // The owner has until then to notice, and its clients to end or to go on.
         let contest = self.contest.clone();
@@ -271,6 +310,12 @@ impl Turns<'_> {
         }
         self.contest.decision.set(decision);
         self.disks.world.tell(|| format!("the contest is decided: {decision:?}"));
+        if decision == Decision::Kept && self.contest.was_cut_off() {
+            // What it gave up meanwhile is out of use: the power fails.
+            let world = self.disks.world.clone();
+            self.owner.run(async move { world.power_cut() });
+            return Err(Unfinished::NoPower);
+        }
         self.finish(OWNER, owner_ended)?;
         self.finish(NEXT, next_ended)
     }
@@ -311,27 +356,47 @@ impl Turns<'_> {
         contest.stands_since.set(Some(begun));
         contest.stands.set(contest.stands.get() + 1);
         self.land_held();
-        let limit = match end {
-            StandEnd::AfterNs(span) => begun + Nanos(span),
-            StandEnd::InImport(_) | StandEnd::AtCommand(_) => begun + STAND_LIMIT,
-        };
+        let limit = begun + longest(end);
         contest.awaited.set(Some(end));
-        let is_over = |contest: &Contest| match end {
-            StandEnd::AfterNs(_) => false,
-            StandEnd::InImport(_) => {
-                contest.is_reached.get() || contest.is_taken.get() || contest.is_idle.get()
-            }
-            StandEnd::AtCommand(_) => contest.is_reached.get() || contest.is_idle.get(),
-        };
-        while self.now < limit && !is_over(&contest) {
+        while self.now < limit && !contest.is_stand_over(end) {
             let to = limit.min(self.now + LONG_TURN);
             self.turn(NEXT, to)?;
-            self.now = if is_over(&contest) { to.min(self.next.now()) } else { to };
+            self.now = if contest.is_stand_over(end) { to.min(self.next.now()) } else { to };
         }
         contest.awaited.set(None);
         contest.is_reached.set(false);
         self.wake(self.now.since(begun));
         Ok(())
+    }
+
+    /// The owner runs on without its disks, beside the next machine.
+    fn cut_off(&mut self, how: CutOff, end: StandEnd) -> Result<(), Unfinished> {
+        let (contest, begun) = (self.contest.clone(), self.now);
+        self.disks.world.tell(|| format!("the owner is cut off ({how:?}), until {end:?}"));
+        contest.stands_since.set(Some(begun));
+        contest.stands.set(contest.stands.get() + 1);
+        contest.was_cut_off.set(true);
+        contest.owner.cut_off();
+        contest.owner.count("owners cut off from their disks", 1);
+        let delivers_after = self.lands_after;
+        self.lands_after = self.lands_after.min(LATER_HELD);
+        self.on_owner(move |link| link.cut(how, delivers_after));
+        contest.awaited.set(Some(end));
+        let over = contest.clone();
+        self.take_turns(begun + longest(end), Some(CUT_OFF_TURN), &|| over.is_stand_over(end))?;
+        contest.awaited.set(None);
+        contest.is_reached.set(false);
+        self.disks.world.tell(|| "the owner reaches its disks again".to_owned());
+        self.on_owner(Link::restore);
+        contest.stands_since.set(None);
+        contest.runs_since.set(self.now);
+        Ok(())
+    }
+
+    fn on_owner(&self, change: impl FnOnce(&Link) + 'static) {
+        self.disks.world.set_machine(OWNER);
+        let link = self.contest.link.clone();
+        self.owner.run(async move { change(&link) });
     }
 
     /// What disks have of the owner's commands takes effect: some at once, the rest a while later.

@@ -17,6 +17,7 @@ mod history;
 mod improper;
 mod judgement;
 mod leaks;
+mod link;
 mod log_memory;
 mod model;
 mod next_owner;

@@ -193,6 +193,8 @@ pub struct Model {
     pub rewinds: Cell<bool>,
     /// Disks fail that the pool cannot do without.
     outage: Cell<bool>,
+    /// This machine's link to its disks was cut.
+    is_cut_off: Cell<bool>,
     /// Outages that have begun or ended.
     pub outages: Cell<u64>,
     /// Number of answered operations.
@@ -228,6 +230,7 @@ impl Model {
             commits: Cell::new(0),
             rewinds: Cell::new(false),
             outage: Cell::new(false),
+            is_cut_off: Cell::new(false),
             outages: Cell::new(0),
             acts: Cell::new(0),
             events: RefCell::default(),
@@ -300,7 +303,9 @@ impl Model {
 
     /// Notes an error that a client saw. It is a failure when everything must work.
     pub fn error_seen(&self, what: &str, error: &dyn std::fmt::Display) {
-        if self.demand == Demand::AllData {
+        if self.is_cut_off.get() {
+            self.count("errors of a machine that is cut off", 1);
+        } else if self.demand == Demand::AllData {
             self.object(Kind::Error, format!("{what}: {error}"));
         }
     }
@@ -314,6 +319,12 @@ impl Model {
         for volume in self.volumes.borrow_mut().values_mut() {
             volume.outage = (is_on, volume.history.now());
         }
+    }
+
+    /// Notes that this machine reaches its disks no more: its clients may see any error.
+    pub fn cut_off(&self) {
+        self.is_cut_off.set(true);
+        self.set_outage(true);
     }
 
     /// True while disks fail that the pool may need.
@@ -494,6 +505,7 @@ impl Model {
             volume.outage = (false, 0);
         }
         self.outage.set(false);
+        self.is_cut_off.set(false);
         self.rival.take();
     }
 

@@ -12,7 +12,7 @@ use forebay_units::Nanos;
 use crate::boot_context::{BootContext, BootEnd};
 use crate::contest::{Contest, Decision};
 use crate::judgement::{finish, judge};
-use crate::scenario::{Attempt, Boot, Takeover};
+use crate::scenario::{Attempt, Boot, Takeover, cuts_off};
 use crate::subject::{Cause, ImportMode, Pool, Subject};
 use crate::verdict::Kind;
 
@@ -59,7 +59,9 @@ impl<S: Subject> BootContext<S> {
         for (name, count) in pool.events() {
             next.model.count(&name, count);
         }
-        next.check_disks_kept(&*pool);
+        if next.scenario.keeps_disks {
+            next.check_disks_kept(&*pool);
+        }
         if crashes || next.model.failed() {
             next.tally.borrow_mut().event("power cut after the work");
             return Some(BootEnd::Crashed);
@@ -80,7 +82,9 @@ impl<S: Subject> BootContext<S> {
         rt::sleep(Nanos(attempt.pause_ns)).await;
         self.phase.set("takeover");
         let (runs, stood) = (contest.owner_runs(), contest.owner_stood());
-        let lives = runs.is_some() && contest.owner_ran() >= LIVES_AFTER;
+        // An owner whose disks are slow may have no heartbeat for a while.
+        let may_be_silent = contest.was_cut_off() || self.disks.strikes.get() > 0;
+        let lives = !may_be_silent && runs.is_some() && contest.owner_ran() >= LIVES_AFTER;
         let mode = if attempt.forces { ImportMode::Force } else { ImportMode::Plain };
         model.rival_imports();
         contest.import_starts();
@@ -121,8 +125,10 @@ impl<S: Subject> BootContext<S> {
             let text = "another machine has the pool, and its owner has not stopped";
             self.model.object_for_certain(Kind::Owners, text);
         }
-        let blamed = pool.blamed(&self.disks.devices());
-        if !blamed.is_empty() {
+        let struck = self.disks.struck.borrow();
+        let devices = (0..).zip(self.disks.devices()).filter(|(disk, _)| !struck.contains(disk));
+        let blamed = pool.blamed(&devices.map(|(_, device)| device).collect::<Vec<_>>());
+        if !blamed.is_empty() && !cuts_off(&self.scenario.boots) {
             let text = format!("the owner before blames disks {blamed:?}");
             self.model.object_for_certain(Kind::Disks, text);
         }

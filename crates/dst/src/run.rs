@@ -220,7 +220,7 @@ impl<S: Subject> Run<S> {
         let (Some(plan), Some(subject)) = (&boot.takeover, self.subject.other_machine()) else {
             return owner.run(limited(context.run(boot.clone(), is_created)));
         };
-        let contest = Contest::new(&self.disks.world);
+        let contest = Contest::new(&self.disks.world, &context.model);
         let other = BootContext {
             subject,
             scenario: context.scenario.clone(),

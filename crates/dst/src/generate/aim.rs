@@ -47,7 +47,8 @@ pub enum Aim {
     Sharing,
     /// Log devices in memory that are restored, armed and saved under durable writes.
     Memory,
-    /// Another machine takes the pool over while its owner stands still (only with --level crash).
+    /// Another machine takes the pool over while its owner stands still, or is cut off (only with
+    /// --level crash or within).
     Takeover,
     /// Clients that go away while their requests are in flight.
     Canceled,

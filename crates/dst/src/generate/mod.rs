@@ -10,7 +10,7 @@ use forebay_sim::{Rng, Seed};
 
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::{FaultPlan, Level};
-use crate::scenario::{Boot, Scenario, VERSION};
+use crate::scenario::{Boot, Scenario, VERSION, cuts_off};
 use crate::subject::{DEDUP_ON, DEDUP_VERIFY, LZ4, LogShape, PoolSpec, Raid, Sync};
 use boot::{BootPlan, Size, crash_in_recovery_of, draw_boot, rot_map_in};
 use clients::HotBlocks;
@@ -203,9 +203,14 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         gaps,
         is_loud,
         counts_leaks: matches!(class.aim, Aim::Refusals | Aim::Canceled),
-        keeps_disks: matches!(class.aim, Aim::Blocked | Aim::Takeover) && level == Level::CrashOnly,
+        keeps_disks: level == Level::CrashOnly && keeps_disks(class.aim, &boots),
         boots,
     }
+}
+
+/// True when no fault of the boots is a reason to put a disk out of use.
+fn keeps_disks(aim: Aim, boots: &[Boot]) -> bool {
+    matches!(aim, Aim::Blocked | Aim::Takeover) && !cuts_off(boots)
 }
 
 /// Draws the disks that faults strike.

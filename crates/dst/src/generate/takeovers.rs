@@ -1,12 +1,15 @@
 //! The aim "takeover": the machine that has the pool stands still, and another one takes the pool.
 
+use forebay_sim::faults::Fault;
 use forebay_sim::{CrashPoint, Rng};
 
 use super::aim::Aim;
 use super::boot::{BootPlan, commits};
 use super::clients::draw_client;
 use crate::fault_plan::Level;
-use crate::scenario::{Act, Attempt, Boot, Crash, Fates, Stand, StandEnd, Takeover};
+use crate::scenario::{
+    Act, Attempt, Boot, Crash, CutOff, Fates, Stand, StandEnd, Takeover, TimedFault,
+};
 use crate::subject::{PoolSpec, Raid};
 
 const MS: u64 = 1_000_000;
@@ -17,6 +20,10 @@ const MAX_HELD_MS: u64 = 6_500;
 
 /// How many of a thousand boots have a takeover.
 const TAKEOVERS_PER_MILLE: u64 = 800;
+/// How many of a thousand takeovers from disks are those of an owner that is cut off from them.
+const CUT_OFF_PER_MILLE: u64 = 400;
+/// An estimate of the commands of both machines from the next one's appearance on.
+const TAKEOVER_COMMANDS: u64 = 800;
 /// How many of a thousand pools of this aim have one disk, half of which are in object stores.
 const ONE_DISK_PER_MILLE: u64 = 500;
 
@@ -28,10 +35,11 @@ pub(super) fn draw_spec(spec: PoolSpec, rng: &mut Rng) -> PoolSpec {
     }
 }
 
-/// Adds a takeover to a boot in which nothing but power fails. `commands` estimates the boot's
+/// Adds a takeover to a boot in which nothing fails but power, the owner's link to its disks, and
+/// at level within the disks that the pool can do without. `commands` estimates the boot's
 /// device commands.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands: u64) {
-    if plan.aim != Aim::Takeover || level != Level::CrashOnly {
+    if plan.aim != Aim::Takeover || !matches!(level, Level::CrashOnly | Level::Within) {
         return;
     }
     let rng = &mut plan.seed.derive("takeover").rng();
@@ -48,9 +56,10 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         0 => 1 << rng.between(16, 33),
         _ => 0,
     };
-    let mut stands = vec![Stand { after_ns, end: draw_end(rng) }];
+    let mut stands = vec![Stand { after_ns, end: draw_end(rng), cut_off: None }];
     while stands.len() < 3 && rng.chance(300) {
-        stands.push(Stand { after_ns: 1 << rng.between(10, 33), end: draw_end(rng) });
+        let after_ns = 1 << rng.between(10, 33);
+        stands.push(Stand { after_ns, end: draw_end(rng), cut_off: None });
     }
     let attempt = |rng: &mut Rng| {
         let pause_ns = if rng.chance(400) { 0 } else { rng.below(3_000) * MS };
@@ -75,7 +84,35 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         _ => CrashPoint::AfterSubmit(u64::MAX),
     };
     let crash = Crash { in_work: true, ..Crash::at(point, Fates::Random(rng.u64())) };
-    boot.crash = rng.chance(700).then_some(crash);
+    let crashes = rng.chance(700);
+    let cuts = cut_off(boot.takeover.as_mut().map_or(&mut [], |t| &mut t.stands), plan);
+    boot.crash = (crashes || cuts).then_some(crash);
+    if level == Level::Within {
+        let rng = &mut plan.seed.derive("takeover faults").rng();
+        let after =
+            |fault: TimedFault| TimedFault { at_command: fault.at_command + at_command, ..fault };
+        let faults = plan.fault_plan.faults(TAKEOVER_COMMANDS, true, rng);
+        boot.faults.extend(faults.into_iter().map(after));
+        // A machine that stands still ends no hang, and sends what is slow when it goes on: later
+        // than heartbeats promise.
+        let is_late = |fault: &Fault| matches!(fault, Fault::Hung { .. } | Fault::Slow { .. });
+        boot.faults.retain(|timed| !is_late(&timed.fault));
+    }
+}
+
+/// Has the owner run on in some of its stands, without its disks. True when it does.
+fn cut_off(stands: &mut [Stand], plan: &BootPlan<'_>) -> bool {
+    let rng = &mut plan.seed.derive("cut off").rng();
+    if plan.spec.in_objects || !rng.chance(CUT_OFF_PER_MILLE) {
+        return false;
+    }
+    for (index, stand) in stands.iter_mut().enumerate() {
+        if index == 0 || rng.chance(500) {
+            let how = if rng.chance(700) { CutOff::Hangs } else { CutOff::Fails };
+            stand.cut_off = Some(how);
+        }
+    }
+    true
 }
 
 /// When the owner goes on: before, while or after the next machine imports, or while the next

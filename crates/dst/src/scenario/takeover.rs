@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Act;
+use super::{Act, Boot};
 
 /// Another machine takes the pool over while its owner stands still, or tries to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,25 @@ pub struct Stand {
     pub after_ns: u64,
     /// When it ends.
     pub end: StandEnd,
+    /// The owner runs on, and reaches none of its disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_off: Option<CutOff>,
+}
+
+/// What becomes of commands of a machine whose link to its disks is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CutOff {
+    /// They are answered when the link is back. Changes may reach their disks before.
+    Hangs,
+    /// They fail, without effect.
+    Fails,
+}
+
+/// True when an owner is cut off from its disks in one of the boots, and may give them up.
+#[must_use]
+pub fn cuts_off(boots: &[Boot]) -> bool {
+    let takeovers = boots.iter().filter_map(|boot| boot.takeover.as_ref());
+    takeovers.flat_map(|takeover| &takeover.stands).any(|stand| stand.cut_off.is_some())
 }
 
 /// When the owner goes on.
