@@ -179,7 +179,8 @@ impl<S: Subject> BootContext<S> {
         self.disks.schedule_networks(&boot.network);
         self.disks.schedule_losses(&boot.lost_objects);
         self.phase.set("import");
-        self.import(devices, boot.rewinds).await
+        let rewinds = boot.rewinds.then_some(1 + boot.further_roots);
+        self.import(devices, rewinds).await
     }
 
     /// Lets the coverage ask what this pool does.
@@ -252,7 +253,7 @@ impl<S: Subject> BootContext<S> {
             model.update(id, |v| {
                 v.gap_sectors = gap;
                 v.history.set_split(v.split_sector());
-                if scenario.boots.iter().any(|boot| boot.rewinds) {
+                if scenario.boots.iter().any(|boot| boot.rewinds || boot.looks_back > 0) {
                     v.history.keep_all();
                 }
             });
@@ -271,7 +272,7 @@ impl<S: Subject> BootContext<S> {
     }
 
     /// Imports and judges. `None` when the subject refuses.
-    async fn import(&self, devices: &[Device], rewinds: bool) -> Option<S::Pool> {
+    async fn import(&self, devices: &[Device], rewinds: Option<u64>) -> Option<S::Pool> {
         let Self { subject, scenario, model, tally, phase, .. } = self;
         let mut demand = scenario.demand;
         if model.loss_accepted.get() {
@@ -312,11 +313,15 @@ impl<S: Subject> BootContext<S> {
     }
 
     /// Imports, perhaps from the root before the newest.
-    async fn import_once(&self, devices: &[Device], rewinds: bool) -> Result<S::Pool, Refusal> {
+    async fn import_once(
+        &self,
+        devices: &[Device],
+        rewinds: Option<u64>,
+    ) -> Result<S::Pool, Refusal> {
         let Self { subject, scenario, model, .. } = self;
-        let has_committed = model.commits.take() > 0;
-        if rewinds && has_committed {
-            if let Some(pool) = self.rewind(devices).await {
+        let commits = model.commits.take();
+        if let Some(groups) = rewinds.filter(|groups| *groups <= commits) {
+            if let Some(pool) = self.rewind(devices, groups).await {
                 return Ok(pool);
             }
         }
@@ -333,31 +338,35 @@ impl<S: Subject> BootContext<S> {
             let forced = subject.import(devices, &scenario.spec, ImportMode::Force).await;
             return match forced {
                 Ok(pool) => Ok(pool),
-                Err(_) => self.rewind(devices).await.map_or(imported, Ok),
+                Err(_) => self.rewind(devices, 1).await.map_or(imported, Ok),
             };
         }
         imported
     }
 
-    /// Imports from the root before the newest. `None` when the subject refuses: the configuration
-    /// of that root may have been replaced when the power failed.
-    async fn rewind(&self, devices: &[Device]) -> Option<S::Pool> {
+    /// Imports from the root that is so many before the newest. `None` when the subject refuses:
+    /// the configuration of that root may have been replaced when the power failed.
+    async fn rewind(&self, devices: &[Device], groups: u64) -> Option<S::Pool> {
         for id in self.model.ids() {
             self.model.update(id, |v| v.history.forget_durability());
         }
         self.model.doubt_recent_snapshots();
         self.model.rewinds.set(true);
-        let mode = ImportMode::Rewind;
+        let mode = ImportMode::Rewind(groups);
         let outcome = self.subject.import(devices, &self.scenario.spec, mode).await;
         self.model.rewinds.set(false);
+        let name = match groups {
+            1 => "imports from the root before the newest",
+            _ => "imports from an older root",
+        };
         match outcome {
             Ok(pool) => {
-                self.model.count("imports from the root before the newest", 1);
+                self.model.count(name, 1);
                 Some(pool)
             }
             Err(refusal) => {
                 self.disks.world.tell(|| format!("rewind refused: {}", refusal.message));
-                self.model.count("imports from the root before the newest, refused", 1);
+                self.model.count(&format!("{name}, refused"), 1);
                 None
             }
         }

@@ -243,7 +243,13 @@ impl Model {
     /// A copy for a forked run. Counts start at 0.
     #[must_use]
     pub fn fork(&self) -> Rc<Self> {
-        let fork = Self::new(self.demand, self.atomic_sectors.get());
+        self.fork_for(self.demand)
+    }
+
+    /// A copy for a forked run of which less is demanded.
+    #[must_use]
+    pub fn fork_for(&self, demand: Demand) -> Rc<Self> {
+        let fork = Self::new(demand, self.atomic_sectors.get());
         fork.clock.set(self.clock.get());
         *fork.volumes.borrow_mut() = self.volumes.borrow().clone();
         let mut volumes = fork.volumes.borrow_mut();

@@ -144,7 +144,7 @@ impl Subject for Forebay {
     ) -> Result<ForebayPool, Refusal> {
         let options = ImportOptions {
             accept_log_loss: mode == ImportMode::AcceptLoss,
-            rewind_groups: u64::from(mode == ImportMode::Rewind),
+            rewind_groups: if let ImportMode::Rewind(groups) = mode { groups } else { 0 },
             force: mode == ImportMode::Force,
             known: (!self.is_other).then(|| self.known.get().1),
             ..ImportOptions::default()

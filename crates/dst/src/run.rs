@@ -19,7 +19,7 @@ use crate::contest::{Contest, Unfinished, contend};
 use crate::disks::Disks;
 use crate::model::Model;
 use crate::panics;
-use crate::scenario::{Boot, Crash, Scenario};
+use crate::scenario::{Boot, Crash, Demand, Scenario};
 use crate::subject::{CLEANER_EVENT, Subject};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 
@@ -64,6 +64,10 @@ pub fn run_watched<S: Subject>(
 
 fn play<S: Subject>(mut run: Run<S>, scenario: &Scenario) -> Outcome {
     for boot in &scenario.boots {
+        run.look_back(boot);
+        if run.is_over() {
+            break;
+        }
         run.boot(boot);
         if run.is_over() {
             break;
@@ -139,6 +143,30 @@ impl<S: Subject> Run<S> {
             boot_commands: self.boot_commands.clone(),
             failure: self.failure.clone(),
             ..*self
+        }
+    }
+
+    /// Imports copies of the disks from roots before the newest. Whatever faults did, the pool
+    /// promises the first of them; from an older one an import may fail, and so may reads.
+    fn look_back(&mut self, boot: &Boot) {
+        for groups in 1..=boot.looks_back.min(self.model.commits.get()) {
+            let mut copy = self.fork();
+            if groups > 1 && self.scenario.demand == Demand::AllData {
+                copy.scenario =
+                    Rc::new(Scenario { demand: Demand::Detected, ..(*self.scenario).clone() });
+                copy.model = self.model.fork_for(Demand::Detected);
+            }
+            copy.is_brief = true;
+            let further_roots = groups - 1;
+            let seed = boot.seed;
+            copy.boot(&Boot { seed, rewinds: true, further_roots, ..Boot::default() });
+            for (event, count) in copy.model.events() {
+                self.model.count(&event, count);
+            }
+            if let Some(Failure { kind, message }) = copy.failure {
+                let message = format!("{message} (of a copy, {groups} roots back)");
+                self.failure.get_or_insert(Failure { kind, message });
+            }
         }
     }
 

@@ -105,6 +105,13 @@ pub struct Boot {
     /// The import goes back to the root before the newest, if the boot before committed a group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rewinds: bool,
+    /// That import goes back so many roots more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub further_roots: u64,
+    /// Before the boot, a copy of the disks is imported from each of so many roots before the
+    /// newest, as far as the boot before committed groups.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub looks_back: u64,
     /// Volumes are resized and destroyed while requests are in flight, and used while their
     /// creation is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -123,6 +130,10 @@ pub struct Boot {
     pub memory_lost: bool,
     /// The power cut; without one the boot ends with an export.
     pub crash: Option<Crash>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// One operation of a client. Numbers are sectors of 512 bytes.

@@ -321,8 +321,8 @@ pub enum ImportMode {
     Plain,
     /// Although log records are lost.
     AcceptLoss,
-    /// From the root before the newest.
-    Rewind,
+    /// From a root before the newest: so many before it.
+    Rewind(u64),
     /// From the newest root, although the log proves a newer one.
     Force,
 }

@@ -28,6 +28,14 @@ pub(super) struct BootPlan<'a> {
     pub(super) seed: Seed,
 }
 
+impl BootPlan<'_> {
+    /// True when a copy of the disks is a copy of all that the pool has.
+    pub(super) fn has_disks_alone(&self) -> bool {
+        let spec = self.spec;
+        spec.memory_logs + spec.remote_logs + spec.mirrored_memory + spec.cache_disks == 0
+    }
+}
+
 /// How much the clients of a boot do.
 pub(super) struct Size {
     clients: u64,
@@ -134,6 +142,8 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         outage: None,
         takeover: None,
         rewinds: false,
+        further_roots: 0,
+        looks_back: 0,
         power: Vec::new(),
         network: Vec::new(),
         lost_objects: object_stores::draw_losses(plan, commands),

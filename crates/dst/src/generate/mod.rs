@@ -104,6 +104,9 @@ impl Class {
         let lies = self.aim == Aim::Rewind && level == Level::Within;
         let rewinds = self.aim == Aim::Rewind && (level == Level::CrashOnly || lies);
         boot.rewinds = rewinds && !plan.is_first;
+        if self.aim == Aim::Rewind && plan.has_disks_alone() {
+            boot.looks_back = plan.seed.derive("looks back").rng().below(5);
+        }
         if lies {
             // Other faults change which devices have which root, and so does a rewind cut short.
             let rng = &mut seed.derive("lies").rng();
