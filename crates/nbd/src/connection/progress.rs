@@ -30,6 +30,13 @@ impl Progress {
         self.is_evicted.set(true);
     }
 
+    /// Notes that the client has nothing to work on: it may wait for the server, and its rate says
+    /// nothing.
+    fn rest(&self) {
+        self.seen.set(None);
+        self.rate.set(None);
+    }
+
     /// Notes that `moved_bytes` have gone through the connection by `now`. Returns the rate in
     /// bytes a second; `None` when two looks are missing, the older one less than twice
     /// [`RATE_INTERVAL`] ago.
@@ -61,9 +68,29 @@ pub(super) fn slowest(
     now: Nanos,
 ) -> Option<Rc<Connection>> {
     let is_slow = |client: &Rc<Connection>| {
+        if client.owed_bytes() == 0 {
+            client.progress.rest();
+            return false;
+        }
         let rate = client.progress.look(client.stream.moved_bytes(), now);
         let within = |rate| u128::from(slow_drain.0) * u128::from(rate) / 1_000_000_000;
         rate.is_some_and(|rate| u128::from(client.owed_bytes()) > within(rate))
     };
     clients.filter(is_slow).max_by_key(|client| client.owed_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_a_client_waits_for_the_server_does_not_slow_it() {
+        let progress = Progress::default();
+        assert_eq!(progress.look(0, Nanos::ZERO), None);
+        assert_eq!(progress.look(4096, Nanos::from_secs(1)), Some(4096));
+        progress.rest();
+        assert_eq!(progress.look(4096, Nanos::from_secs(2)), None, "it has just begun to work");
+        assert_eq!(progress.look(8192, Nanos::from_millis(2500)), None, "too short a span");
+        assert_eq!(progress.look(12288, Nanos::from_secs(3)), Some(8192));
+    }
 }
