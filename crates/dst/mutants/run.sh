@@ -133,7 +133,9 @@ apply_mutant() {
     sed -n 's|^+++ b/||p' "$here/$1.patch" >>"$place/touched"
 }
 
+# Arguments: what is mutated, which the binary prints; nothing when nothing is.
 build() {
+    if [ $# -gt 0 ]; then export FOREBAY_MUTATED="$1"; else unset FOREBAY_MUTATED; fi
     (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-mutant \
         2>"$place/build.log")
 }
@@ -186,7 +188,7 @@ for name in ${wanted:-$names}; do
         escaped=$((escaped + 1))
         continue
     fi
-    if build; then
+    if build "$name"; then
         for on in 0 6; do
             search "$level" "$class" "$runs" "$on"
             first=$(failing | while read -r run kind; do

@@ -40,6 +40,7 @@ fn cargo(tree: &Tree, target: &Path, arguments: &[&str]) -> Command {
     command.args(arguments).args(["--profile", "mutation", "--message-format=json"]);
     command.current_dir(&tree.folder).env("CARGO_TARGET_DIR", target);
     command.env("RUSTFLAGS", "-Awarnings"); // they are those of the generated text
+    command.env("FOREBAY_MUTATED", "every mutant behind a switch, FOREBAY_MUTANT");
     command.stderr(Stdio::inherit());
     command
 }

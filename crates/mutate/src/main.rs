@@ -2,7 +2,6 @@
 #![allow(clippy::disallowed_methods)] // an offline tool: wall time, its own files
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,10 +15,13 @@ use forebay_mutate::results::{Outcome, Results};
 use forebay_mutate::session::Session;
 use forebay_mutate::tree::{Tree, write_if_changed};
 
+/// The list of survivors, in the tree: each of them has to be judged.
+const SURVIVORS: &str = "crates/dst/mutants/survivors.txt";
+
 /// Builds all mutants at once, and runs each against the tests and scenarios that reach it.
 ///
-/// What is found is in target/mutation: results.tsv (one line a mutant; a stopped run continues),
-/// survivors.txt and summary.md.
+/// What is found is in target/mutation: results.tsv (one line a mutant; a stopped run continues)
+/// and summary.md. The mutants that survive are listed in crates/dst/mutants/survivors.txt.
 #[derive(Parser)]
 struct Options {
     /// Stop after this many minutes; the next run continues.
@@ -89,7 +91,7 @@ fn main() -> io::Result<()> {
         let ran = session.run(&mutants, options.jobs)?;
         println!("{ran} mutants ran in {:.0} s", begun.elapsed().as_secs_f64());
     }
-    report(&tree, &results, &work)
+    report(&tree, &results, &root, &work)
 }
 
 fn dropped_names(tree: &Tree) -> String {
@@ -118,16 +120,11 @@ fn selected<'a>(tree: &'a Tree, results: &Results, options: &Options) -> Vec<&'a
 }
 
 /// Prints the summary, and writes it and the list of survivors.
-fn report(tree: &Tree, results: &Results, work: &Path) -> io::Result<()> {
+fn report(tree: &Tree, results: &Results, root: &Path, work: &Path) -> io::Result<()> {
     let summary = results.summary(&tree.mutants, &tree.dropped);
     print!("{summary}");
     std::fs::write(work.join("summary.md"), summary)?;
-    let mut text = String::new();
-    for mutant in &tree.mutants {
-        let outcome = results.of(mutant).filter(|_| !tree.dropped.contains(&mutant.number));
-        if let Some(outcome @ (Outcome::Survived | Outcome::NotReached)) = outcome {
-            let _ = writeln!(text, "{:12} {}", outcome.word(), mutant.name());
-        }
-    }
-    std::fs::write(work.join("survivors.txt"), text)
+    let survivors = root.join(SURVIVORS);
+    println!("the survivors are in {}", survivors.display());
+    std::fs::write(survivors, results.survivors(&tree.mutants, &tree.dropped))
 }

@@ -86,6 +86,23 @@ impl Results {
         self.verdicts.get(&mutant.name()).map(|verdict| verdict.outcome)
     }
 
+    /// The mutants that nothing has noticed, one a line, and how many have run.
+    pub fn survivors(&self, mutants: &[Mutant], dropped: &BTreeSet<u32>) -> String {
+        let built = mutants.iter().filter(|mutant| !dropped.contains(&mutant.number));
+        let ran: Vec<_> = built.filter_map(|mutant| Some((self.of(mutant)?, mutant))).collect();
+        let mut out = format!(
+            "# Mutants that nothing has noticed, of {} that ran of {} (`make mutants`).\n",
+            ran.len(),
+            mutants.len()
+        );
+        for (outcome, mutant) in ran {
+            if matches!(outcome, Outcome::Survived | Outcome::NotReached) {
+                out += &format!("{:12} {}\n", outcome.word(), mutant.name());
+            }
+        }
+        out
+    }
+
     /// A table of figures by crate, as Markdown.
     pub fn summary(&self, mutants: &[Mutant], dropped: &BTreeSet<u32>) -> String {
         let mut rows: BTreeMap<&str, [usize; 8]> = BTreeMap::new();

@@ -150,5 +150,12 @@ fn results_continue_where_they_stopped() {
     assert_eq!(results.of(&mutants[1]), None);
     let summary = results.summary(&mutants, &BTreeSet::new());
     assert!(summary.contains("| some | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 1 |"), "{summary}");
+    drop(results);
+    let mut results = Results::open(&path).unwrap();
+    results.add(&mutants[1], &verdict(Outcome::NotReached)).unwrap();
+    let text = results.survivors(&mutants, &BTreeSet::new());
+    assert!(text.contains("of 2 that ran of 2"), "{text}");
+    assert_eq!(text.lines().nth(1), Some(format!("not-reached  {}", mutants[1].name()).as_str()));
+    assert_eq!(results.survivors(&mutants, &BTreeSet::from([2])).lines().count(), 1, "not built");
     std::fs::remove_file(&path).unwrap();
 }

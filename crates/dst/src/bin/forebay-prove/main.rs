@@ -34,6 +34,9 @@ fn main() -> ExitCode {
     // them again took a quarter of all time.
     forebay_rt::sys::keep_freed_memory();
     let options = Options::parse();
+    if let Some(mutation) = option_env!("FOREBAY_MUTATED") {
+        println!("built from a mutated tree: {mutation}");
+    }
     match options.subject {
         SubjectArg::Pool => prove(&options, Forebay::default, None),
         SubjectArg::Reference => prove(&options, || Reference { flaw: Flaw::None }, one_disk()),

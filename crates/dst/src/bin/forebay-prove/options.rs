@@ -12,12 +12,16 @@ use forebay_dst::subject::PoolSpec;
 /// Freed buffers that each thread keeps: the disks of one scenario reuse those of the last.
 pub const KEPT_BYTES: usize = 1 << 30;
 
+/// How long a search takes that no option limits.
+const DEFAULT_TIME: Duration = Duration::from_secs(60);
+
 /// Proof by simulation that no acknowledged write is lost.
 #[derive(Parser)]
 pub struct Options {
-    /// How long to search, for example 90s, 10m or 2h.
-    #[arg(long, default_value = "60s", value_parser = parse_time)]
-    pub time: Duration,
+    /// How long to search, for example 90s, 10m or 2h. Without it a search of --runs ends with the
+    /// last one, and any other after 60s.
+    #[arg(long, value_parser = parse_time)]
+    time: Option<Duration>,
     /// Root seed; by default drawn from the clock and printed.
     #[arg(long)]
     pub seed: Option<u64>,
@@ -109,6 +113,20 @@ impl Options {
     pub fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         self.threads.unwrap_or_else(cores)
+    }
+
+    /// How long a search may take; `None` without a limit.
+    pub fn time_limit(&self) -> Option<Duration> {
+        self.time.or_else(|| self.runs.is_none().then_some(DEFAULT_TIME))
+    }
+
+    /// When a search ends, for its first line.
+    pub fn describe_end(&self) -> String {
+        let ends = [
+            self.runs.map(|runs| format!("{runs} scenarios")),
+            self.time_limit().map(|time| format!("{time:?}")),
+        ];
+        ends.into_iter().flatten().collect::<Vec<_>>().join(" or ")
     }
 
     /// What the options fix of each scenario. `spec` is the only shape that the subject supports.

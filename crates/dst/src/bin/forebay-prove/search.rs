@@ -45,7 +45,8 @@ pub fn search<S: Subject>(
     root: u64,
 ) -> ExitCode {
     let threads = options.threads();
-    println!("{}root seed {root}, {threads} threads, {:?}", options.describe(), options.time);
+    let end = options.describe_end();
+    println!("{}root seed {root}, {threads} threads, until {end}", options.describe());
     let search = Search {
         options,
         constraints,
@@ -160,7 +161,8 @@ impl Search<'_> {
         forebay_device::keep_freed(KEPT_BYTES);
         let options = self.options;
         let mut findings = Findings::default();
-        while !self.is_stopped.load(Ordering::Relaxed) && self.begun.elapsed() < options.time {
+        let is_over = || options.time_limit().is_some_and(|limit| self.begun.elapsed() >= limit);
+        while !self.is_stopped.load(Ordering::Relaxed) && !is_over() {
             let Some(number) = self.next_number() else { break };
             *slot.lock().expect("no panic under this lock") = Some((number, Instant::now()));
             let (root, twice) = (self.root, options.twice);
