@@ -274,6 +274,15 @@ pub(crate) fn contend<T: 'static>(
     Ok(end.expect("both tasks have ended"))
 }
 
+/// A machine that stood still goes on: its clocks show that before any of its tasks runs. A task
+/// that ran before, by the old time, would send what its fence holds back now.
+fn pass_time(machine: &Runtime, stood: Nanos, is_suspended: bool) {
+    machine.enter(|| match is_suspended {
+        true => rt::suspend(stood),
+        false => rt::stand_still(stood),
+    });
+}
+
 /// Whether the owner's task has ended, and that of the next machine.
 type Ends<'a> = (&'a dyn Fn() -> bool, &'a dyn Fn() -> bool);
 
@@ -428,12 +437,7 @@ impl Turns<'_> {
         if is_suspended {
             self.behind = self.behind + stood;
         }
-        self.owner.run(async move {
-            match is_suspended {
-                true => rt::suspend(stood),
-                false => rt::stand_still(stood),
-            }
-        });
+        pass_time(self.owner, stood, is_suspended);
         self.contest.stands_since.set(None);
         self.contest.runs_since.set(self.now);
     }
@@ -449,5 +453,34 @@ impl Turns<'_> {
             self.now = to;
         }
         if has_ended() { Ok(()) } else { Err(Unfinished::Hang) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_that_goes_on_sees_the_time_before_its_tasks_run() {
+        for is_suspended in [false, true] {
+            let machine = Runtime::simulated(1);
+            let seen = Rc::new(RefCell::new(Vec::new()));
+            let of_tasks = seen.clone();
+            machine.run(async move {
+                for _ in 0..64 {
+                    let seen = of_tasks.clone();
+                    rt::spawn_detached(Box::pin(async move {
+                        rt::yield_now().await;
+                        seen.borrow_mut().push(rt::now_with_suspension());
+                    }));
+                }
+                rt::halt();
+            });
+            seen.borrow_mut().clear();
+            pass_time(&machine, Nanos::from_secs(60), is_suspended);
+            machine.run(async {});
+            assert!(seen.borrow().len() > 1);
+            assert!(seen.borrow().iter().all(|now| *now == Nanos::from_secs(60)));
+        }
     }
 }

@@ -270,6 +270,12 @@ impl Runtime {
         }
     }
 
+    /// Calls `call` as if a task did, between two turns: no task of this runtime runs.
+    pub fn enter<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _entered = Entered::new(self.inner.clone());
+        call()
+    }
+
     /// The virtual or real time of this runtime.
     #[must_use]
     pub fn now(&self) -> Nanos {
