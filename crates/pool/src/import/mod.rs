@@ -109,11 +109,8 @@ impl Pool {
         wanted: &Wanted<'_>,
         begun: Nanos,
     ) -> Result<Rc<Pool>, ImportErrorKind> {
-        let Wanted { name_or_guid, options, continued, .. } = *wanted;
-        let keep = options.keep.as_deref();
-        let selected = select_pool(&found, name_or_guid)?.unwrap_or_default();
-        let mut history = one_history(selected, keep)?;
-        let chosen = newest_root(&history.devices, options.rewind_groups)?;
+        let Wanted { options, continued, .. } = *wanted;
+        let (mut history, mut chosen) = wanted.choose(&found)?;
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
         let pool = config.guid;
@@ -121,7 +118,18 @@ impl Pool {
         if elsewhere || is_being_imported(&history.devices, pool).await {
             takeover.watch(&history.devices, pool).await?;
         }
-        let mut judged = judge(&history, chosen, &opener, options).await?;
+        let mut judged = loop {
+            let refusal = match judge(&history, chosen, &opener, options).await {
+                Ok(judged) => break judged,
+                Err(refusal) => refusal,
+            };
+            if takeover.is_certain(&refusal) {
+                return Err(refusal);
+            }
+            takeover.watch(&history.devices, pool).await?;
+            wanted.read_labels(&mut found).await?;
+            (history, chosen) = wanted.choose(&found)?;
+        };
         let nonce = rt::random_u64();
         if let Some(continued) = continued {
             continued.check(&judged.root, &judged.config, &history.devices)?;
@@ -136,16 +144,8 @@ impl Pool {
             claim.verify().await?;
             // There may not be room for two maps.
             drop(judged);
-            for device in &mut found {
-                device.label = read_label(&device.guarded.device).await;
-            }
-            let all: Vec<String> = found.iter().map(|device| device.path.clone()).collect();
-            found.retain(|device| !device.label.configs.is_empty());
-            let Some(selected) = select_pool(&found, name_or_guid)? else {
-                return Err(ImportErrorKind::LabelsLost { devices: all });
-            };
-            history = one_history(selected, keep)?;
-            let chosen = newest_root(&history.devices, options.rewind_groups)?;
+            wanted.read_labels(&mut found).await?;
+            (history, chosen) = wanted.choose(&found)?;
             judged = judge(&history, chosen, &opener, options).await?;
             if let Some(continued) = continued {
                 continued.check(&judged.root, &judged.config, &history.devices)?;
@@ -228,6 +228,32 @@ struct Wanted<'a> {
     continued: Option<&'a Continued<'a>>,
     /// The cache devices that were found, of whatever pool.
     caches: Vec<(CacheHeader, String)>,
+}
+
+impl Wanted<'_> {
+    /// The devices of the pool that share one history, and the root and configuration that count.
+    fn choose<'f>(
+        &self,
+        found: &'f [Found],
+    ) -> Result<(History<'f>, (Superblock, PoolConfig)), ImportErrorKind> {
+        let selected = select_pool(found, self.name_or_guid)?.unwrap_or_default();
+        let history = one_history(selected, self.options.keep.as_deref())?;
+        let chosen = newest_root(&history.devices, self.options.rewind_groups)?;
+        Ok((history, chosen))
+    }
+
+    /// Reads the labels again: an owner may have changed them.
+    async fn read_labels(&self, found: &mut Vec<Found>) -> Result<(), ImportErrorKind> {
+        for device in &mut *found {
+            device.label = read_label(&device.guarded.device).await;
+        }
+        let devices = found.iter().map(|device| device.path.clone()).collect();
+        found.retain(|device| !device.label.configs.is_empty());
+        match select_pool(found, self.name_or_guid)? {
+            Some(_) => Ok(()),
+            None => Err(ImportErrorKind::LabelsLost { devices }),
+        }
+    }
 }
 
 /// Everything that an import reads before it writes. A refused import leaves the pool as it was.

@@ -46,19 +46,29 @@ pub(crate) struct Takeover<'a> {
     /// Owners whose heartbeats stood still while this import watched them.
     silent: BTreeSet<OwnerNonce>,
     watches: u32,
+    /// Why the pool was last to be refused.
+    refusal: Option<ImportErrorKind>,
 }
 
 impl<'a> Takeover<'a> {
     /// A takeover that has watched no heartbeat yet. On one machine the locks of the devices keep
     /// owners apart; of another machine (`is_elsewhere`), a silent pool needs force as well.
     pub(crate) fn new(options: &'a ImportOptions, is_elsewhere: bool) -> Self {
-        Self { options, is_elsewhere, silent: BTreeSet::new(), watches: 0 }
+        Self { options, is_elsewhere, silent: BTreeSet::new(), watches: 0, refusal: None }
     }
 
     /// Whether heartbeats were watched: then an old owner may have written since the labels were
     /// read.
     pub(crate) fn has_watched(&self) -> bool {
         self.watches > 0
+    }
+
+    /// Whether the pool must be refused for what was read. An owner that wrote while this import
+    /// read, or since it read the labels, makes a pool look damaged. An error is certain when it
+    /// comes again after the heartbeats were watched once more.
+    pub(crate) fn is_certain(&mut self, refusal: &ImportErrorKind) -> bool {
+        let before = self.refusal.replace(refusal.clone());
+        !self.has_watched() || self.watches >= MAX_WATCHES || before.as_ref() == Some(refusal)
     }
 
     /// Refuses a pool that another machine imports or uses.

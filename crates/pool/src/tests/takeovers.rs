@@ -151,6 +151,39 @@ fn judge(rack: &Rc<Rack>, second: Second, at: u64) {
     });
 }
 
+// What an import has read before the owner fell silent is out of date: the log has begun anew, and
+// segments of the map journal have been discarded.
+#[test]
+fn pool_that_changed_while_it_was_watched_is_read_again() {
+    let rack = Rack::new(DEVICES, SIZE);
+    let opener = rack.host(1);
+    let first = Runtime::simulated(1);
+    let (pool, v) = first.block_on(async move { create(opener).await });
+    let outcome = Rc::new(RefCell::new(None));
+    let (told, opener) = (outcome.clone(), rack.host(2));
+    let runtime = Runtime::simulated(2);
+    runtime.block_on(async move {
+        rt::spawn_detached(Box::pin(async move {
+            let imported = import(opener).await;
+            told.replace(Some(imported));
+        }));
+        rt::sleep(Nanos::from_secs(1)).await;
+    });
+    let (owned, of_owner) = (pool.clone(), v.clone());
+    first.block_on(async move {
+        for round in 0..5 {
+            of_owner.write(round << 16, stamp(65536, 10 + round), true).await.unwrap();
+            owned.sync().await.unwrap();
+        }
+    });
+    runtime.block_on(async { rt::sleep(Nanos::from_secs(60)).await });
+    let imported = outcome.take().expect("the import has ended").unwrap();
+    let of_next = imported.open_volume("v").unwrap();
+    runtime.block_on(async move { holds_all(&of_next).await });
+    drop((pool, v, imported));
+    drop((first, runtime));
+}
+
 // A paused import has no heartbeat task yet that could find the next owner: its claim does.
 #[test]
 fn import_paused_at_any_command_does_not_harm_the_next_owner() {
