@@ -25,7 +25,7 @@ use crate::model::{Presence, volume_name};
 use crate::operator::Operator;
 use crate::panics;
 use crate::refusal;
-use crate::scenario::{Admin, Boot, Demand, TimedFault};
+use crate::scenario::{Admin, Boot, Demand, TimedFault, has_takeovers};
 use crate::subject::{Cause, ImportMode, Pool, Refusal, Subject};
 use crate::succession::succeed;
 use crate::transport::{Transport, serve};
@@ -326,11 +326,18 @@ impl<S: Subject> BootContext<S> {
             }
         }
         let mut imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
-        let is_elsewhere = |refusal: &Refusal| refusal.cause == Cause::OtherMachine;
+        let is_elsewhere = |refusal: &Refusal| refusal.cause.is_other_machine();
         if scenario.spec.in_objects && imported.as_ref().err().is_some_and(is_elsewhere) {
             // A heartbeat of the machine before was on its way to the store.
             rt::sleep(LATE_REQUESTS).await;
             imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
+        }
+        let cause = imported.as_ref().err().map(|refusal| refusal.cause);
+        if cause == Some(Cause::UnknownReservation) && has_takeovers(&scenario.boots) {
+            // The power failed between the reservation and the heartbeat of a takeover: its key is
+            // that of no known owner, and only the operator can tell that its machine is gone.
+            model.count("imports with -f after a takeover that was cut short", 1);
+            imported = subject.import(devices, &scenario.spec, ImportMode::Force).await;
         }
         if imported.is_err() && model.rewinds.get() {
             // A rewind was cut short. Its first root is the newest, or it has written over the

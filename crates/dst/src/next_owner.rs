@@ -13,7 +13,7 @@ use crate::boot_context::{BootContext, BootEnd};
 use crate::contest::{Contest, Decision};
 use crate::judgement::{finish, judge};
 use crate::scenario::{Attempt, Boot, Takeover, cuts_off};
-use crate::subject::{Cause, ImportMode, Pool, Subject};
+use crate::subject::{ImportMode, Pool, Subject};
 use crate::verdict::Kind;
 
 /// An owner that runs for so long has had its heartbeat read, and writes the next one.
@@ -106,7 +106,7 @@ impl<S: Subject> BootContext<S> {
                 model.count("takeovers refused", 1);
                 self.disks.world.tell(|| format!("takeover refused: {}", refusal.message));
                 let was_silent = attempt.forces && stood >= SILENT_AFTER;
-                if refusal.cause != Cause::OtherMachine
+                if !refusal.cause.is_other_machine()
                     || (was_silent && contest.owner_stood() > stood)
                 {
                     let text = format!("a takeover was refused: {}", refusal.message);

@@ -87,10 +87,10 @@ impl Refusal {
             | Kind::InUseElsewhere { .. }
             | Kind::NotExportedElsewhere
             | Kind::TakenMeanwhile
-            | Kind::Overtaken { .. }
-            | Kind::Reserved { .. } => {
+            | Kind::Overtaken { .. } => {
                 self.cause = Cause::OtherMachine;
             }
+            Kind::Reserved { .. } => self.cause = Cause::UnknownReservation,
             Kind::Recovery { error, out_of_use, behind } => {
                 match *error {
                     RecoveryError::Commit(CommitError::Segment(error)) => {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::subject::{Cause, Refusal};
+use crate::subject::Refusal;
 
 /// What the harness knows about one device.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub fn judge(refusal: &Refusal, suspects: &[Suspect]) -> Result<(), BadRefusal> 
     if let Some(well) = suspects.iter().find(|s| !s.is_struck && is_in(&refusal.blamed, s)) {
         return Err(BadRefusal::BlamesWell { device: well.name.clone() });
     }
-    if refusal.cause == Cause::OtherMachine {
+    if refusal.cause.is_other_machine() {
         return Ok(());
     }
     let struck = suspects.iter().filter(|s| s.is_struck);

@@ -247,6 +247,16 @@ pub enum Cause {
     NoSpace,
     /// Another machine has the pool, or had it last.
     OtherMachine,
+    /// A device is reserved under a key that no owner of the pool has.
+    UnknownReservation,
+}
+
+impl Cause {
+    /// True when the pool may have another owner.
+    #[must_use]
+    pub fn is_other_machine(self) -> bool {
+        matches!(self, Self::OtherMachine | Self::UnknownReservation)
+    }
 }
 
 impl Refusal {

@@ -1,3 +1,5 @@
+use crate::subject::Cause;
+
 use super::*;
 
 #[test]

@@ -47,6 +47,12 @@ pub enum CutOff {
     Fails,
 }
 
+/// True when another machine wants the pool in one of the boots.
+#[must_use]
+pub fn has_takeovers(boots: &[Boot]) -> bool {
+    boots.iter().any(|boot| boot.takeover.is_some())
+}
+
 /// True when an owner is cut off from its disks in one of the boots, and may give them up.
 #[must_use]
 pub fn cuts_off(boots: &[Boot]) -> bool {
