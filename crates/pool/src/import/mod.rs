@@ -126,9 +126,9 @@ impl Pool {
             if takeover.is_certain(&refusal) {
                 return Err(refusal);
             }
-            takeover.watch(&history.devices, pool).await?;
             wanted.read_labels(&mut found).await?;
             (history, chosen) = wanted.choose(&found)?;
+            takeover.watch(&history.devices, pool).await?;
         };
         let nonce = rt::random_u64();
         if let Some(continued) = continued {
