@@ -21,7 +21,7 @@ pub(super) fn draw_volumes(spec: &mut PoolSpec, rng: &mut Rng) -> Option<Vec<u64
     rng.chance(THROTTLED_PER_MILLE).then(|| races::draw_throttled_volumes(spec, rng))
 }
 
-/// Lets most clients of a boot go away several times, on disks of which some are slow. `commands`
+/// Lets most clients of a boot go away several times. Some of the disks are slow. `commands`
 /// estimates the boot's device commands.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
     let rng = &mut plan.seed.derive("canceled").rng();
