@@ -68,6 +68,7 @@ check() { # WHAT
         fail "$1: $(cat "$DIR/writer.out" "$DIR/check.out")"
     kill_server
 }
+ended_or_answers() { ! lives "$SERVER" || has_answers "$DIR/told" "$1"; }
 next() { # N: the number after it
     local step=$(($1 * STEP / 100))
     echo $(($1 < SMALL || step == 0 ? $1 + 1 : $1 + step))
@@ -131,13 +132,11 @@ while [ "$n" -le "$(longer 20000 200000)" ]; do
         sleep 0.02
     done
     lives "$SERVER" && is_due && fail "load, allocation $n: it has not come in a minute"
-    # Once it has failed: at its end, or still there for its clients.
-    for _ in $(seq 1 50); do
-        lives "$SERVER" || break
-        sleep 0.01
-    done
+    # Once it has failed: at its end, now or with the next that fails, or still there for its clients.
+    from=$(counted_in "$DIR/told")
+    sleep 0.5
+    await 120 "an end, or 50 more answers to the writer, after allocation $n failed" ended_or_answers $((from + 50))
     if lives "$SERVER"; then
-        goes_on "$DIR/told" 50 "the writer, after allocation $n failed,"
         went_on=$((went_on + 1))
         kill_server
     else
