@@ -50,6 +50,13 @@ need_nbd_shell() {
     PATH=/usr/bin:$PATH nbdsh -c 'pass' >/dev/null 2>&1 || skip "nbdsh does not start here"
 }
 
+# The same for the program that is a terminal.
+on_screen() { PATH=/usr/bin:$PATH python3 "$HERE/terminal.py" "$@"; }
+need_terminal() {
+    need python3
+    PATH=/usr/bin:$PATH python3 -c 'import pyte' 2>/dev/null || skip "the system Python has no pyte"
+}
+
 need_root() { [ "$(id -u)" = 0 ] || skip "needs root for $1"; }
 
 need_mounts() {

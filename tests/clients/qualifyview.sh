@@ -2,9 +2,9 @@
 # The screen of 'forebay qualify' on a terminal: rate, percentiles, the window of the steady state and the time that
 # is left, through a whole run; Ctrl-C leaves the terminal as it was, and the run can be taken up again.
 . "$(dirname "$0")/lib.sh"
-need python3
+need_terminal
 begin
-on_terminal() { python3 "$HERE/terminal.py" "$@" >"$DIR/screen" 2>&1 || fail "$*: $(tail -c 400 "$DIR/screen" | cat -v)"; }
+on_terminal() { on_screen "$@" >"$DIR/screen" 2>&1 || fail "$*: $(tail -c 400 "$DIR/screen" | cat -v)"; }
 QUALIFY=("$FOREBAY" qualify disk.img --size 64M)
 on_terminal 'no round yet' '' -- "${QUALIFY[@]}" --shrink 10 --out whole.fbq
 for word in 'no round yet' 'five rounds are needed' 'p99\.999' 'longest' 'range' 'slope' 'left' 'verdict'; do
@@ -12,7 +12,7 @@ for word in 'no round yet' 'five rounds are needed' 'p99\.999' 'longest' 'range'
 done
 [ ! -e disk.img ] || fail "the file of a complete run is still there"
 # An interrupted run ends with 1, and so does the helper; what it says of the terminal would come first.
-python3 "$HERE/terminal.py" 'no round yet' C-c -- "${QUALIFY[@]}" --out part.fbq >"$DIR/screen" 2>&1
+on_screen 'no round yet' C-c -- "${QUALIFY[@]}" --out part.fbq >"$DIR/screen" 2>&1
 grep -q 'with --resume goes on' "$DIR/screen" || fail "Ctrl-C does not say how to go on: $(tail -c 400 "$DIR/screen" | cat -v)"
 [ -e disk.img ] || fail "an interrupted run has lost its file"
 steps() { grep -c '"step"' "$1"; }

@@ -4,7 +4,8 @@
     terminal.py [WAIT KEYS]... -- COMMAND...
 
 WAIT is a pattern that the command must print before KEYS are sent (C-c: Ctrl-C, TERM: the signal). Prints all that
-came. Ends with 1 when a pattern does not come, when the command's exit code is not 0, or when the terminal is not left
+came, and then each screen that it made: a program sends what differs from the screen before, which may be the end of a
+word. Ends with 1 when a pattern does not come, when the command's exit code is not 0, or when the terminal is not left
 as it was: its mode, its cursor, and its page.
 """
 
@@ -20,6 +21,8 @@ import sys
 import termios
 import time
 
+import pyte
+
 LIMIT_SECONDS = 120
 
 
@@ -34,11 +37,22 @@ def main(words):
                              preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
     deadline = time.monotonic() + LIMIT_SECONDS
     said, seen = b"", 0
+    screen = pyte.Screen(80, 24)
+    stream = pyte.ByteStream(screen)
+    screens = []
+
+    def read():
+        nonlocal said
+        came = os.read(outer, 65536)
+        said += came
+        stream.feed(came)
+        text = "\n".join(line.rstrip() for line in screen.display)
+        if text not in screens[-1:]:
+            screens.append(text)
 
     def more():
-        nonlocal said
         if select.select([outer], [], [], 0.1)[0]:
-            said += os.read(outer, 65536)
+            read()
         if time.monotonic() > deadline:
             child.kill()
             sys.exit(f"too late; it said:\n{said.decode(errors='replace')}")
@@ -56,8 +70,8 @@ def main(words):
     while child.poll() is None:
         more()
     while select.select([outer], [], [], 0)[0]:
-        said += os.read(outer, 65536)
-    sys.stdout.write(said.decode(errors="replace"))
+        read()
+    print(said.decode(errors="replace"), *screens, sep="\n")
     assert child.returncode == 0, f"exit code {child.returncode}"
     assert termios.tcgetattr(inner) == before, "the terminal's mode has changed"
     assert said.count(b"\x1b[?1049h") == said.count(b"\x1b[?1049l"), "the other page is left"

@@ -2,7 +2,7 @@
 # 'forebay top' and 'forebay up --view' on a terminal: what they show of a pool under load, and that q, Ctrl-C and a
 # signal leave the terminal as it was. Without a terminal, lines come out.
 . "$(dirname "$0")/lib.sh"
-need python3
+need_terminal
 begin
 files 128M d0 d1
 files 64M l0
@@ -11,7 +11,7 @@ run "$FOREBAY" volume create -V 32M p/busy
 refuse "$FOREBAY" top p
 serve p
 load 1
-on_terminal() { python3 "$HERE/terminal.py" "$@" >"$DIR/screen" 2>&1 || fail "$*: $(cat -v "$DIR/screen")"; }
+on_terminal() { on_screen "$@" >"$DIR/screen" 2>&1 || fail "$*: $(cat -v "$DIR/screen")"; }
 # The second screen has rates.
 on_terminal 'ONLINE' '' '[µm]s' q -- "$FOREBAY" top p
 for word in 'latency' 'durable' 'memory' 'l0' 'longest' 'cleaning' 'q: leave'; do
