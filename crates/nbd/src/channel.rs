@@ -54,6 +54,9 @@ impl Channel {
         mut buf: B,
         start: usize,
     ) -> (io::Result<()>, B) {
+        if self.session.get().is_none() {
+            return self.stream.recv_exact(buf, start).await;
+        }
         let mut at = start;
         while at < buf.len() {
             let (outcome, back) = self.recv(buf, at).await;

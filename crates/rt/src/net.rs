@@ -55,6 +55,9 @@ struct Pipe {
 
 /// The largest receive that is asked of the kernel at once.
 const MAX_RECEIVE_BYTES: usize = 1 << 30;
+/// The largest piece for which the kernel waits: what has arrived of it shows in
+/// [`Stream::moved_bytes`] only when it is whole.
+const MAX_WAIT_ALL_BYTES: usize = 256 << 10;
 /// The largest send that is asked of the kernel at once: what a slow peer has taken of it shows in
 /// [`Stream::moved_bytes`] only when it has ended.
 const MAX_SEND_BYTES: usize = 1 << 20;
@@ -122,16 +125,27 @@ impl Stream {
     /// Receives into `buf` from `start` on, whatever is there, at least one byte; 0 is the end.
     pub async fn recv<B: StableBuf + DerefMut>(
         &self,
+        buf: B,
+        start: usize,
+    ) -> (io::Result<usize>, B) {
+        self.receive(buf, start, MAX_RECEIVE_BYTES, 0).await
+    }
+
+    /// At most `most` bytes into `buf` from `start` on. `flags` are those of recv(2).
+    async fn receive<B: StableBuf + DerefMut>(
+        &self,
         mut buf: B,
         start: usize,
+        most: usize,
+        flags: i32,
     ) -> (io::Result<usize>, B) {
         assert!(start < buf.len(), "receiving into nothing");
         match &self.kind {
             Kind::Socket(fd) => {
                 let free = &mut buf[start..];
-                let len = free.len().min(MAX_RECEIVE_BYTES) as u32;
+                let len = free.len().min(most) as u32;
                 let target = types::Fd(fd.as_raw_fd());
-                let entry = opcode::Recv::new(target, free.as_mut_ptr(), len).build();
+                let entry = opcode::Recv::new(target, free.as_mut_ptr(), len).flags(flags).build();
                 // SAFETY: the entry points into `buf`, which is kept and stable.
                 let (outcome, buf) = unsafe { uring::submit_first(entry, buf) }.await;
                 if let Ok(received) = outcome {
@@ -167,6 +181,7 @@ impl Stream {
     }
 
     /// Fills `buf` from `start` to its end. An end of the stream before that is `UnexpectedEof`.
+    /// The kernel waits for the rest of a piece by itself, which takes no turn of the runtime.
     pub async fn recv_exact<B: StableBuf + DerefMut>(
         &self,
         mut buf: B,
@@ -174,7 +189,8 @@ impl Stream {
     ) -> (io::Result<()>, B) {
         let mut at = start;
         while at < buf.len() {
-            let (outcome, back) = self.recv(buf, at).await;
+            let (outcome, back) =
+                self.receive(buf, at, MAX_WAIT_ALL_BYTES, libc::MSG_WAITALL).await;
             buf = back;
             match outcome {
                 Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),

@@ -65,3 +65,33 @@ fn end_of_the_other_side_is_seen_before_what_it_sent_was_received() {
         std::fs::remove_file(&path).unwrap();
     });
 }
+
+// The kernel waits for the rest of a piece, also when the stream ends or is shut down within it.
+#[test]
+fn exact_receive_ends_with_the_stream() {
+    let (fd, path) = managed_socket("exact");
+    Runtime::real().unwrap().block_on(async move {
+        let listener = net::Listener::inherited(fd).unwrap();
+        for is_shut_down in [false, true] {
+            let far = net::Stream::connect_unix(&path).await.unwrap();
+            let near = std::rc::Rc::new(listener.accept().await.unwrap());
+            let receiver = near.clone();
+            let receiving = spawn(async move { receiver.recv_exact(vec![0; 1 << 20], 0).await });
+            for _ in 0..3 {
+                far.send_all(vec![7; 100_000]).await.0.unwrap();
+                sleep(Nanos::from_millis(2)).await;
+            }
+            assert!(!receiving.is_finished());
+            if is_shut_down {
+                near.shutdown_receive();
+            } else {
+                drop(far);
+            }
+            let (outcome, got) = receiving.await;
+            assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+            assert!(got[..300_000].iter().all(|byte| *byte == 7) && got[300_000] == 0);
+            assert_eq!(near.moved_bytes(), 300_000);
+        }
+        std::fs::remove_file(&path).unwrap();
+    });
+}
