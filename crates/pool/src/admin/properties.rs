@@ -81,7 +81,8 @@ pub const POOL_PROPERTIES: &[Property] = &[
         name: "autotrim",
         default: "on",
         values: "on or off",
-        effect: "Freed segments are discarded on the devices.",
+        effect: "Freed segments are discarded on the devices. In a file they become holes, and \
+                 writing to a hole costs more.",
         takes_effect: AT_ONCE,
         check: on_off,
     },
