@@ -25,8 +25,8 @@ pub enum Verdict {
     Confirmed(Vec<Device>),
     /// A device has the heartbeat of another owner.
     OtherOwner,
-    /// No answer proves ownership: no device answered, or the answers are too old, or too few after
-    /// a gap. To be checked again soon.
+    /// No answer proves ownership: no device was asked or answered, or the answers are too old, or
+    /// too few after a gap. To be checked again soon.
     Unproven,
 }
 
@@ -124,6 +124,9 @@ impl Monitor {
     /// Reads heartbeats and renews the fence if they prove that `owner` has the pool. After a gap
     /// it asks all devices, whatever `mode` says.
     pub async fn check(&self, devices: &[Device], mode: PollMode, owner: Owner) -> Verdict {
+        if devices.is_empty() {
+            return Verdict::Unproven;
+        }
         let begun = clock();
         let gap_began_at = self.update_gap(begun);
         let mode = if gap_began_at.is_some() { PollMode::AllDevices } else { mode };

@@ -16,7 +16,7 @@ use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
 use crate::Pool;
 use crate::admin::candidate::release_all;
-use crate::commit::error::SuspendReason;
+use crate::commit::error::{CommitError, SuspendReason};
 use crate::labels::write_root;
 
 /// Heartbeats of this owner so far.
@@ -113,6 +113,11 @@ impl Pool {
                 }
             }
             let devices = self.heartbeat_devices();
+            if devices.is_empty() {
+                // No device takes a heartbeat any more, so none goes on for writes that wait.
+                self.suspend_without_devices();
+                return fence.end();
+            }
             match monitor.check(&devices, PollMode::FirstHeartbeat, owner).await {
                 Verdict::Confirmed(mut devices) => {
                     pause = HEARTBEAT_INTERVAL;
@@ -129,6 +134,14 @@ impl Pool {
                 // This stops the pool, as a device does that another machine has reserved.
                 Verdict::OtherOwner => return fence.lose(),
             }
+        }
+    }
+
+    /// All devices are out of use. The commit that should notice may wait, and meanwhile no device
+    /// says whether another machine has taken the pool.
+    fn suspend_without_devices(&self) {
+        if let Err(error) = self.store.array.check_writable() {
+            self.stop(CommitError::from(error).into());
         }
     }
 

@@ -119,6 +119,19 @@ fn no_answer_proves_nothing() {
     });
 }
 
+// All were given up while the machine was cut off from them, and another one has the pool.
+#[test]
+fn no_device_proves_nothing() {
+    Runtime::simulated(1).block_on(async {
+        let monitor = armed();
+        for mode in [PollMode::FirstHeartbeat, PollMode::AllDevices] {
+            rt::sleep(Nanos::from_secs(2)).await;
+            assert!(matches!(monitor.check(&[], mode, OWNER).await, Verdict::Unproven));
+        }
+        assert!(!monitor.fence().is_valid());
+    });
+}
+
 #[test]
 fn heartbeat_of_a_predecessor_is_ignored() {
     Runtime::simulated(1).block_on(async {
