@@ -309,6 +309,7 @@ impl<S: Subject> BootContext<S> {
         self.note_atomic(&pool);
         judge(self, &pool, demand).await;
         model.loss_accepted.set(false);
+        model.list_is_behind.set(false);
         Some(pool)
     }
 
@@ -333,10 +334,17 @@ impl<S: Subject> BootContext<S> {
             imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
         }
         let cause = imported.as_ref().err().map(|refusal| refusal.cause);
-        if cause == Some(Cause::UnknownReservation) && has_takeovers(&scenario.boots) {
-            // The power failed between the reservation and the heartbeat of a takeover: its key is
-            // that of no known owner, and only the operator can tell that its machine is gone.
-            model.count("imports with -f after a takeover that was cut short", 1);
+        // The power failed between the reservation and the heartbeat of a takeover: its key is that
+        // of no known owner, and only the operator can tell that its machine is gone. Or another
+        // machine had the pool last, so this one's list of known pools does not tell that a disk
+        // which has failed since is no newer than the one that is left.
+        let wants_operator = match cause {
+            Some(Cause::UnknownReservation) => has_takeovers(&scenario.boots),
+            Some(Cause::HalfMissing) => model.list_is_behind.get(),
+            _ => false,
+        };
+        if wants_operator {
+            model.count("imports with -f after a takeover", 1);
             imported = subject.import(devices, &scenario.spec, ImportMode::Force).await;
         }
         if imported.is_err() && model.rewinds.get() {

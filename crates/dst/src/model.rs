@@ -191,6 +191,9 @@ pub struct Model {
     pub commits: Cell<u64>,
     /// An import from an earlier root has begun and not ended.
     pub rewinds: Cell<bool>,
+    /// The other machine may have written roots that the first machine's list of known pools was
+    /// not told of.
+    pub list_is_behind: Cell<bool>,
     /// Disks fail that the pool cannot do without.
     outage: Cell<bool>,
     /// This machine's link to its disks was cut.
@@ -229,6 +232,7 @@ impl Model {
             atomic_sectors: Cell::new(atomic_sectors),
             commits: Cell::new(0),
             rewinds: Cell::new(false),
+            list_is_behind: Cell::new(false),
             outage: Cell::new(false),
             is_cut_off: Cell::new(false),
             outages: Cell::new(0),
@@ -264,6 +268,7 @@ impl Model {
         fork.available_at_first.set(self.available_at_first.get());
         fork.commits.set(self.commits.get());
         fork.rewinds.set(self.rewinds.get());
+        fork.list_is_behind.set(self.list_is_behind.get());
         fork
     }
 

@@ -13,7 +13,12 @@ impl From<PoolError> for Refusal {
         let mut refusal =
             Refusal { message: error.to_string(), blamed: failed.collect(), ..Refusal::default() };
         match error {
-            PoolError::Import(error) => refusal.add_import(error.kind),
+            PoolError::Import(error) => {
+                if matches!(error.kind, ImportErrorKind::HalfMissing { .. }) {
+                    refusal.cause = Cause::HalfMissing;
+                }
+                refusal.add_import(error.kind);
+            }
             PoolError::Volume(VolumeError::NoSpace { .. }) => refusal.cause = Cause::NoSpace,
             _ => {}
         }

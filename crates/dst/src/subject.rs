@@ -249,6 +249,8 @@ pub enum Cause {
     OtherMachine,
     /// A device is reserved under a key that no owner of the pool has.
     UnknownReservation,
+    /// Half of the devices in use or more are missing, and nothing tells that they are not newer.
+    HalfMissing,
 }
 
 impl Cause {

@@ -30,6 +30,7 @@ impl Model {
     /// Another machine begins to import the pool.
     pub fn rival_imports(&self) {
         self.rival.replace(Rival::Importing(None));
+        self.list_is_behind.set(true);
     }
 
     /// Another machine was refused: whatever clients saw meanwhile counts.
