@@ -104,6 +104,7 @@ fn commands_on_snapshots_refuse_what_would_lose_data() {
         assert_eq!(cloned, "snapshot 'tank/v@b' has clones: tank/w");
         assert!(fails(pool.destroy_volume("v", true).await).contains("has clones"));
         assert!(fails(pool.roll_back_volume("v@a", true).await).contains("has clones"));
+        assert!(fails(pool.hold_snapshot("v@a", "no tag", false).await).contains("no tag"));
         pool.hold_snapshot("v@a", "keep", false).await.unwrap();
         assert!(fails(pool.hold_snapshot("v@a", "keep", false).await).contains("already"));
         assert!(fails(pool.destroy_snapshots(&one("v@a")).await).contains("held: keep"));
