@@ -45,6 +45,10 @@ pub(crate) struct AtGroupEnd {
     pub rolled_back: Vec<VolumeId>,
     /// The clone that is promoted.
     pub promoted: Option<VolumeId>,
+    /// Blocks that were promised to the snapshots of volumes that are not sparse.
+    pub promised_blocks: i64,
+    /// Blocks more that such snapshots will hold, because of writes since they were wanted.
+    pub grown_blocks: i64,
 }
 
 impl AtGroupEnd {
@@ -145,6 +149,11 @@ impl Snapshots {
     /// Whether there is none, and none is about to be taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.wanted.borrow().taken.is_empty()
+    }
+
+    /// Whether the open group ends with a snapshot of the volume.
+    pub fn is_wanted_of(&self, volume: VolumeId) -> bool {
+        self.wanted.borrow().taken.iter().any(|snapshot| snapshot.volume == volume)
     }
 
     /// Bytes that records of all snapshots take in the journal.

@@ -85,7 +85,8 @@ impl Pool {
         blocks: u64,
         content: &Content,
     ) -> bool {
-        if !volume.sparse.get() {
+        let is_sparse = volume.sparse.get();
+        if !is_sparse && !self.snapshots.is_wanted_of(volume.id) {
             return true;
         }
         // What a snapshot has as well stays, so an overwrite takes new space.
@@ -97,12 +98,21 @@ impl Pool {
             Content::Data(_) => (blocks - held) as i64,
             Content::Zero => -(held as i64),
         };
-        if more > 0 && more as u64 > self.free_blocks() {
+        if !is_sparse {
+            // The snapshot will hold this beside the reservation. The volume's writes have their
+            // room, so it is the snapshot that is refused if there is too little.
+            self.snapshots.wanted.borrow_mut().grown_blocks += more;
+        } else if more > 0 && more as u64 > self.free_blocks() {
             return false;
         }
+        self.promise_blocks(more);
+        true
+    }
+
+    /// Counts blocks that will be taken, or given back, with the groups that are not under a root.
+    pub(crate) fn promise_blocks(&self, more: i64) {
         let promised = &self.dirty.space.promised_blocks;
         promised.set(promised.get() + more);
-        true
     }
 
     /// Looks at the free memory. A server whose map outgrew it would be killed, and no import would
@@ -143,7 +153,7 @@ impl Pool {
     }
 
     /// As [`Pool::held_blocks`], without those that a snapshot has as well.
-    fn unshared_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+    pub(crate) fn unshared_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
         self.blocks_by(volume, lba, blocks, Map::unshared_within)
     }
 

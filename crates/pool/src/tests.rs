@@ -38,6 +38,7 @@ mod resilvers;
 mod resumes;
 mod rollbacks;
 mod scattered;
+mod snapshot_room;
 mod snapshots;
 mod spares;
 mod stored_streams;

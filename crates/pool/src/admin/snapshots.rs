@@ -81,7 +81,6 @@ impl Pool {
         self.check_format(WITH_SNAPSHOTS, "a snapshot")?;
         let mut new = Vec::new();
         let mut known = BTreeSet::new();
-        let mut needed = 0;
         for name in names {
             let (volume, snapshot) = split(name)?;
             check_snapshot_name(snapshot)?;
@@ -91,43 +90,59 @@ impl Pool {
                 let name = format!("{}/{name}", self.name());
                 return Err(VolumeError::SnapshotExists { name });
             }
-            needed += self.blocks_for_snapshot(&volume);
             new.push((volume, snapshot.to_owned()));
         }
-        // No await since the checks: the next group that is closed ends with the snapshots.
-        self.want_snapshots(new, needed, rt::wall_clock())?;
-        Ok(self.commit_all().await?)
+        // No await since the checks.
+        self.take_new_snapshots(&new, rt::wall_clock()).await?;
+        Ok(())
     }
 
     /// Blocks that must be free for a snapshot of a volume.
-    pub(crate) fn blocks_for_snapshot(&self, volume: &VolumeState) -> u64 {
+    fn blocks_for_snapshot(&self, volume: &VolumeState) -> u64 {
         if volume.sparse.get() {
             return 0;
         }
-        // Its reservation stays whole, so what the snapshot holds needs room beside it.
-        let held = self.held_blocks(volume.id, Lba(0), Self::blocks_of(volume.size_bytes.get()));
-        held.saturating_sub(self.store.map.borrow().shared_blocks(volume.id))
+        // Its reservation stays whole, so what the snapshot holds needs room beside it. Overwrites
+        // that no root has yet count: the snapshot before keeps what they replace.
+        let blocks = Self::blocks_of(volume.size_bytes.get());
+        self.unshared_blocks(volume.id, Lba(0), blocks)
+    }
+
+    /// Takes these snapshots of volumes, at the end of the next group that is closed. Returns the
+    /// first one's id. Fails if there is not enough room for what they will hold, now or then.
+    pub(crate) async fn take_new_snapshots(
+        &self,
+        new: &[(Rc<VolumeState>, String)],
+        created_at: u64,
+    ) -> Result<VolumeId, VolumeError> {
+        let needed = || new.iter().map(|(volume, _)| self.blocks_for_snapshot(volume)).sum();
+        let first = self.want_snapshots(new, needed(), created_at)?;
+        self.commit_all().await?;
+        match new.is_empty() || self.snapshots.contains(first) {
+            true => Ok(first),
+            // What was written until the group was closed left too little room.
+            false => Err(self.no_space(needed() * BLOCK_BYTES, false)),
+        }
     }
 
     /// Has the next group end with these snapshots, for which `needed` blocks must be free. Returns
     /// the first one's id.
-    pub(crate) fn want_snapshots(
+    fn want_snapshots(
         &self,
-        new: Vec<(Rc<VolumeState>, String)>,
+        new: &[(Rc<VolumeState>, String)],
         needed: u64,
         created_at: u64,
     ) -> Result<VolumeId, VolumeError> {
         if needed > self.free_blocks() {
             return Err(self.no_space(needed * BLOCK_BYTES, false));
         }
-        let promised = &self.dirty.space.promised_blocks;
-        promised.set(promised.get() + needed as i64);
+        self.promise_blocks(needed as i64);
         let first = self.next_id();
-        let snapshots = new.into_iter().zip(first..).map(|((volume, name), id)| Snapshot {
+        let snapshots = new.iter().zip(first..).map(|((volume, name), id)| Snapshot {
             id: VolumeId(id),
             volume: volume.id,
             taken_of: volume.id,
-            name,
+            name: name.clone(),
             commit: 0,
             created_at,
             size_bytes: volume.size_bytes.get(),
@@ -135,7 +150,9 @@ impl Pool {
             holds: Vec::new(),
             is_dying: false,
         });
-        self.snapshots.wanted.borrow_mut().taken.extend(snapshots);
+        let mut wanted = self.snapshots.wanted.borrow_mut();
+        wanted.promised_blocks += needed as i64;
+        wanted.taken.extend(snapshots);
         Ok(VolumeId(first))
     }
 

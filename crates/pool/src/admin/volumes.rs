@@ -122,6 +122,13 @@ impl Pool {
             .saturating_add_signed(space.promised_blocks.get().saturating_neg())
     }
 
+    /// Whether volumes have, or were promised, more than there is.
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        let space = &self.dirty.space;
+        let taken = space.reserved_blocks.get() + space.sparse_blocks.get();
+        taken.saturating_add_signed(space.promised_blocks.get()) > space.usable_blocks.get()
+    }
+
     /// The block device of a volume. `None` if the volume or the pool is about to go, because the
     /// handle would keep the devices open.
     #[must_use]

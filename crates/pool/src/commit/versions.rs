@@ -57,7 +57,13 @@ impl Pool {
 
     /// The group that was just closed ends with what was wanted of it.
     pub(crate) fn close_versions(&self) {
-        let end = self.snapshots.wanted.take();
+        let mut end = self.snapshots.wanted.take();
+        if end.grown_blocks > 0 && self.is_overdrawn() {
+            // Volumes that are not sparse wrote more since the snapshots were wanted than there is
+            // room for. Their callers find that they were not taken.
+            self.promise_blocks(-(end.promised_blocks + end.grown_blocks));
+            end.taken.clear();
+        }
         for snapshot in &end.taken {
             // Until the snapshot is in the map, an overwrite may need space for what it will hold.
             if let Some(volume) = self.volumes.borrow().get(&snapshot.volume) {

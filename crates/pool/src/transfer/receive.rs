@@ -314,10 +314,8 @@ impl Pool {
         receiving: &Receiving,
     ) -> Result<(), TransferError> {
         let _turn = self.admin.lock().await;
-        let needed = self.blocks_for_snapshot(volume);
-        let new = vec![(volume.clone(), receiving.snapshot.clone())];
-        let id = self.want_snapshots(new, needed, receiving.created_at)?;
-        self.commit_all().await?;
+        let new = [(volume.clone(), receiving.snapshot.clone())];
+        let id = self.take_new_snapshots(&new, receiving.created_at).await?;
         Ok(self.reveal(volume, receiving, id).await?)
     }
 

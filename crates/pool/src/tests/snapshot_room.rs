@@ -1,0 +1,108 @@
+//! Room for what snapshots of volumes with a reservation will hold.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::{Device, Operation};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
+
+use super::rack::{memory, paced};
+use super::{names, spec, stamp, volume};
+use crate::{Pool, VolumeError};
+
+const KIB: u64 = 1 << 10;
+
+/// A pool whose volume is full and has a snapshot, so that about 512 KiB are left. While the cell
+/// is set, each write to the data device takes 50 ms.
+async fn almost_full() -> (Rc<Pool>, Device, Rc<Cell<bool>>) {
+    let is_slow = Rc::new(Cell::new(false));
+    let told = is_slow.clone();
+    let pace = move |name: &str, operation: Operation, _: u64| match operation {
+        Operation::Write if told.get() && name == "a" => Some(Nanos::from_millis(50)),
+        _ => None,
+    };
+    let shelf = paced(memory(&["a", "l"], 64 << 20), pace);
+    let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &["l"])).await.unwrap();
+    pool.set("txg_timeout", "600").await.unwrap();
+    let size = (pool.summary().size_bytes / 2 - 256 * KIB) / 4096 * 4096;
+    pool.create_volume(&volume(size)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    for at in (0..size).step_by(256 << 10) {
+        let len = (size - at).min(256 * KIB) as usize;
+        v.write(at, stamp(len, at), false).await.unwrap();
+    }
+    pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+    pool.sync().await.unwrap();
+    (pool, v, is_slow)
+}
+
+async fn take(pool: &Rc<Pool>) -> Result<(), VolumeError> {
+    pool.take_snapshots(&names(&["v@b"])).await
+}
+
+/// Begins `v@b` while a group is on its way, overwrites `bytes` meanwhile, and waits for it.
+async fn take_beside_writes(bytes: u64) -> (Rc<Pool>, u64, Result<(), VolumeError>) {
+    let (pool, v, is_slow) = almost_full().await;
+    let free = pool.free_blocks();
+    v.write(0, stamp(4096, 1), false).await.unwrap();
+    is_slow.set(true);
+    let group = rt::spawn({
+        let pool = pool.clone();
+        async move { pool.sync().await }
+    });
+    rt::sleep(Nanos::from_millis(10)).await;
+    let snapshot = rt::spawn({
+        let pool = pool.clone();
+        async move { take(&pool).await }
+    });
+    rt::sleep(Nanos::from_millis(1)).await;
+    for at in (0..bytes).step_by(64 << 10) {
+        v.write((1 << 20) + at, stamp(64 << 10, at), false).await.unwrap();
+    }
+    group.await.unwrap();
+    let taken = snapshot.await;
+    is_slow.set(false);
+    pool.sync().await.unwrap();
+    (pool, free, taken)
+}
+
+#[test]
+fn overwrites_that_no_root_has_yet_count_against_the_next_snapshot() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, _) = almost_full().await;
+        let free = pool.free_blocks();
+        for at in (0..1024 * KIB).step_by(64 << 10) {
+            v.write(at, stamp(64 << 10, at + 1), false).await.unwrap();
+        }
+        let refused = take(&pool).await.unwrap_err();
+        assert!(matches!(refused, VolumeError::NoSpace { .. }), "{refused}");
+        pool.sync().await.unwrap();
+        assert_eq!(pool.free_blocks(), free);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_snapshot_is_refused_when_writes_beside_it_leave_too_little_room() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, free, taken) = take_beside_writes(1024 * KIB).await;
+        let refused = taken.unwrap_err();
+        assert!(matches!(refused, VolumeError::NoSpace { .. }), "{refused}");
+        assert_eq!(pool.free_blocks(), free);
+        assert_eq!(pool.snapshots_of_spec("v@%").unwrap(), ["v@a"]);
+        pool.destroy_snapshots(&names(&["v@a"])).await.unwrap();
+        take(&pool).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn writes_beside_a_snapshot_take_room_for_it() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, free, taken) = take_beside_writes(256 * KIB).await;
+        taken.unwrap();
+        assert_eq!(pool.free_blocks(), free - 1 - 64);
+        pool.export().await.unwrap();
+    });
+}
