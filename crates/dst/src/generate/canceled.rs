@@ -69,6 +69,10 @@ fn give_up_flushes(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64, rng: &mu
                 acts.push(Act::GiveUp { requests: 1, waits: 1, after_ns, is_abrupt: true });
             }
             acts.push(Act::Flush { volume });
+            // What was given up is asked for again, as it may not have happened.
+            if rng.chance(500) {
+                acts.push(Act::Flush { volume });
+            }
         }
         acts
     };

@@ -36,6 +36,7 @@ mod snapshots;
 mod succession;
 mod suspension;
 mod takeovers;
+mod wide_volumes;
 
 pub use aim::Aim;
 pub use constraints::Constraints;
@@ -259,10 +260,7 @@ fn draw_stock(
             (volumes, sparse) = refusals::draw_volumes(spec, &mut seed.derive("refusals").rng());
         }
         Aim::Sizes => (volumes, sparse, gaps) = sizes::draw_volumes(spec, sizes),
-        Aim::Snapshots => {
-            let kinds = &mut seed.derive("snapshots kinds").rng();
-            sparse.extend((0..volumes.len() as u32).filter(|_| kinds.chance(400)));
-        }
+        Aim::Snapshots => sparse = snapshots::draw_sparse(seed, class.is_full, &mut volumes),
         Aim::Sharing => {
             let rng = &mut seed.derive("sharing volumes").rng();
             volumes = sharing::draw_volumes(spec, class.is_full, rng);

@@ -5,7 +5,7 @@ use forebay_sim::{Latency, Rng, Seed};
 
 use super::aim::Aim;
 use super::boot::{BootPlan, Size};
-use super::{Class, Constraints};
+use super::{Class, Constraints, wide_volumes};
 use crate::scenario::{Act, Admin, Boot, Copying, SnapshotJob, TimedFault};
 use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
@@ -36,6 +36,17 @@ pub(super) struct Workload {
     sends: bool,
     /// Volumes that were received, each with its source and the number of its last snapshot.
     copies: Vec<(u32, u32, u32)>,
+}
+
+/// Which of `volumes` are sparse; some pools get a wide one instead of these.
+pub(super) fn draw_sparse(seed: Seed, is_full: bool, volumes: &mut Vec<u64>) -> Vec<u32> {
+    let wide = wide_volumes::draw(&mut seed.derive("wide volumes").rng());
+    if let Some(wide) = wide.filter(|_| !is_full) {
+        *volumes = wide;
+        return vec![0];
+    }
+    let kinds = &mut seed.derive("snapshots kinds").rng();
+    (0..volumes.len() as u32).filter(|_| kinds.chance(400)).collect()
 }
 
 impl Workload {
@@ -73,6 +84,11 @@ impl Workload {
             return;
         }
         let rng = &mut plan.seed.derive("snapshots").rng();
+        if wide_volumes::are_wide(plan) {
+            let number = self.next_number;
+            self.next_number += 1;
+            return wide_volumes::apply(boot, plan, number);
+        }
         let mut at = 0;
         for _ in 0..rng.between(self.jobs.0, self.jobs.1) {
             let Some(job) = self.job(plan.volumes.len() as u32, rng) else { continue };
