@@ -411,3 +411,6 @@ impl Drop for Permit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
