@@ -8,13 +8,17 @@ use forebay_device::{Device, IoBuf, IoBytes, MemoryDevice};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{FooterPlace, Run, footer_blocks};
 use forebay_format::journal::{FrameKind, SegmentRecord};
+use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Layout, Lba, SegmentId, VolumeId};
+use forebay_units::{
+    BLOCK_LEN, BlockAddr, CommitId, DeviceId, Layout, Lba, Nanos, SegmentId, VolumeId,
+};
 
 use crate::pages::Pages;
 use crate::{
     BlockFault, Choice, Classes, DataWriter, InFlight, JournalFault, JournalReader, JournalWriter,
-    Reader, SegmentError, SegmentKind, SegmentState, SegmentTable, Victims, Wanted,
+    Reader, SegmentError, SegmentKind, SegmentState, SegmentTable, Victims, Wanted, WriteCounts,
+    frame_room,
 };
 
 const POOL: u64 = 77;

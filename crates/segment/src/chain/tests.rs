@@ -2,6 +2,7 @@ use std::rc::Rc;
 
 use forebay_array::{BlockVerdict, GroupGeometry, GroupSpec};
 use forebay_device::{Device, IoBuf, MemoryDevice};
+use forebay_format::journal::encode_frame;
 use forebay_rt::Runtime;
 use forebay_units::CommitId;
 use proptest::prelude::*;
@@ -390,4 +391,69 @@ fn root_that_names_another_last_frame_is_refused() {
         let SegmentError::Journal { fault, .. } = error else { panic!("{error}") };
         assert_eq!(fault, JournalFault::WrongEnd);
     });
+}
+
+/// Continues the journal at `end` with one frame, as a run of the pool does. Returns its new end.
+async fn one_frame(
+    b: &Bench,
+    (start, end): (JournalPosition, JournalPosition),
+    commit: CommitId,
+    stamp: u8,
+) -> JournalPosition {
+    let (mut journal, in_flight) = b.writer(&[start]);
+    journal.resume(end, vec![start], None);
+    journal.append(FrameKind::Delta, &[stamp; 100], commit).await.unwrap();
+    journal.finish_rows(commit).await.unwrap();
+    in_flight.drain().await.unwrap();
+    journal.position().unwrap()
+}
+
+// The first break of the chain is repaired, and a later root confirms the repair.
+#[test]
+fn error_names_the_break_that_cannot_be_repaired() {
+    for victim in 0..2 {
+        Runtime::simulated(10).block_on(async move {
+            let b = bench(Layout::Mirror, 2);
+            let (start, first, _) = some_journal(&b, &[100]).await;
+            // A run without a root. One side loses what the next run writes there.
+            one_frame(&b, (start, first), CommitId(2), 2).await;
+            let before = image(&b.devices[victim]).await;
+            let second = one_frame(&b, (start, first), CommitId(2), 3).await;
+            lose_writes(&b.devices[victim], &before, &[0]).await;
+            let third = one_frame(&b, (start, second), CommitId(3), 4).await;
+            let end = one_frame(&b, (start, third), CommitId(4), 5).await;
+            let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            let mut stamps = Vec::new();
+            while let Some(frame) = reader.next().await.unwrap() {
+                stamps.push(frame.payload()[0]);
+            }
+            assert_eq!(stamps, [1, 3, 4, 5]);
+            let at = u64::from(third.addr.segment().0) * COLUMN
+                + u64::from(third.addr.block()) * BLOCK_LEN as u64;
+            for device in &b.devices {
+                let rotten = IoBuf::copy_of(&[0xee; BLOCK_LEN]).freeze();
+                device.write(at, rotten, false).await.unwrap();
+            }
+            let reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            let error = payloads(reader).await.map(|_| ()).unwrap_err();
+            let SegmentError::Journal { seq, addr, .. } = error else { panic!("{error}") };
+            assert_eq!((seq, addr), (third.seq, third.addr));
+        });
+    }
+}
+
+#[test]
+fn jump_past_the_last_segment_is_refused() {
+    let at = JournalPosition { addr: BlockAddr::new(SegmentId(0), 0), seq: 1, link: 0 };
+    for to in [0, BlockAddr::MAX_SEGMENTS - 1, BlockAddr::MAX_SEGMENTS, u32::MAX] {
+        let jump = FrameKind::Jump;
+        let (bytes, _) = encode_frame(POOL, 1, 1, 0, jump, false, &to.to_le_bytes());
+        let frame = Frame { header: FrameHeader::decode(&bytes).unwrap(), bytes };
+        let segment = SegmentId(to);
+        let expected = match to < BlockAddr::MAX_SEGMENTS {
+            true => Ok(segment),
+            false => Err(JournalFault::JumpTarget { segment }),
+        };
+        assert_eq!(frame.follower(at).map(|next| next.addr.segment()), expected);
+    }
 }

@@ -107,3 +107,50 @@ fn a_footer_that_is_shorter_than_its_bound_ends_its_segment() {
         assert!(shorter > 0, "no footer was shorter than its bound");
     });
 }
+
+#[test]
+fn a_wait_for_writes_lasts_while_none_is_under_way() {
+    Runtime::simulated(21).block_on(async {
+        let b = bench(Layout::Mirror, 2);
+        let busy = || rt::timeout(Nanos::from_secs(1), Box::pin(b.in_flight.until_busy()));
+        assert!(busy().await.is_err());
+        fill(&b, |at| at).await;
+        assert!(busy().await.is_err());
+    });
+}
+
+#[test]
+fn every_block_of_a_segment_is_counted_and_only_long_runs_are_named() {
+    Runtime::simulated(22).block_on(async {
+        let b = bench(Layout::Mirror, 2);
+        let (array, table) = (b.array.clone(), b.table.clone());
+        let mut writer = DataWriter::new(array, table, b.in_flight.clone(), POOL, 0);
+        // Long runs, each before a short one; some rows are not full.
+        let lbas: Vec<u64> =
+            (0..1000).map(|at| at % 36 + at / 36 * 1000 + at % 36 / 33 * 50).collect();
+        let mut left = 0;
+        for (at, lba) in lbas.into_iter().enumerate() {
+            let data = bytes(&block(at as u64));
+            writer.append(VolumeId(4), Lba(lba), data, CommitId(1), 9, 0).await.unwrap();
+            if at % 70 == 69 {
+                left += u64::from(writer.blocks_to_row_end());
+                writer.finish_rows(CommitId(1)).await;
+                assert_eq!(writer.blocks_to_row_end(), 0);
+            }
+        }
+        writer.finish_rows(CommitId(1)).await;
+        b.in_flight.drain().await.unwrap();
+        let WriteCounts { data, footer, padding, .. } = writer.counts();
+        assert_eq!(data, 1000);
+        assert!(
+            left > 0 && padding >= left,
+            "{padding} blocks of padding, {left} of them asked for"
+        );
+        let mut written = 0;
+        b.table.for_each(|_, info| written += u64::from(info.rows) * 4);
+        assert_eq!(data + footer + padding, written);
+        let runs = writer.take_long_runs();
+        assert!(runs.iter().all(|run| run.volume == VolumeId(4) && run.blocks >= 32), "{runs:?}");
+        assert!(runs.len() >= 5, "{runs:?}");
+    });
+}

@@ -95,3 +95,69 @@ fn a_free_segment_that_the_journal_reopens_is_the_journals() {
     assert_eq!(table.collect_empty(COMMIT).len(), 1);
     assert_eq!(table.get(SegmentId(1)).state, SegmentState::Full);
 }
+
+// The side with the whole frame has served so many reads that a read prefers the others.
+#[test]
+fn a_frame_that_one_side_of_a_mirror_has_is_read_from_that_side() {
+    for whole in 0..3 {
+        Runtime::simulated(18).block_on(async move {
+            let b = bench(Layout::Mirror, 3);
+            let others: Vec<usize> = (0..3).filter(|side| *side != whole).collect();
+            let ids: Vec<_> = others.iter().map(|side| DeviceId(*side as u32)).collect();
+            for _ in 0..100 {
+                let at = BlockAddr::new(SegmentId(0), 0);
+                b.array.read_reconstructed(at, 1, &ids).await.unwrap();
+            }
+            let ranges = [(others[0], 4096, 4096), (others[1], 5 * 4096, 4096)];
+            assert!(read_damaged(&b, &ranges).await, "side {whole}");
+        });
+    }
+}
+
+#[test]
+fn the_journal_reads_far_ahead_and_each_block_about_once() {
+    Runtime::simulated(19).block_on(async {
+        const COLUMN: u64 = 16 << 20;
+        let b = bench_of(Layout::Mirror, 2, COLUMN, 3);
+        let (array, table) = (b.array.clone(), b.table.clone());
+        let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
+        let start = writer.open(COMMIT).unwrap();
+        for at in 0..200u8 {
+            writer.append(FrameKind::Delta, &[at; 60_000], COMMIT).await.unwrap();
+        }
+        writer.finish_rows(COMMIT).await.unwrap();
+        b.in_flight.drain().await.unwrap();
+        let end = writer.position().unwrap();
+        assert_eq!((writer.segments(), end.addr.segment()), (1, start.addr.segment()));
+        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        for at in 0..200u8 {
+            let frame = reader.next().await.unwrap().expect("more frames");
+            assert!(frame.payload() == [at; 60_000]);
+        }
+        assert!(reader.bytes() <= COLUMN + COLUMN / 4, "{} bytes were read", reader.bytes());
+    });
+}
+
+#[test]
+fn the_rest_of_a_row_is_filled_or_counts_as_padding() {
+    Runtime::simulated(20).block_on(async {
+        let b = bench(Layout::Mirror, 2);
+        let (array, table) = (b.array.clone(), b.table.clone());
+        let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
+        writer.open(COMMIT).unwrap();
+        assert_eq!(writer.bytes_to_row_end(), 0);
+        for left in (1..4).rev() {
+            writer.append(FrameKind::Delta, &[1; 100], COMMIT).await.unwrap();
+            assert_eq!(writer.bytes_to_row_end(), left * BLOCK_LEN);
+        }
+        let payload = vec![2; writer.bytes_to_row_end() - frame_room(0)];
+        writer.append(FrameKind::Delta, &payload, COMMIT).await.unwrap();
+        assert_eq!(writer.bytes_to_row_end(), 0);
+        writer.finish_rows(COMMIT).await.unwrap();
+        assert_eq!((writer.counts().data, writer.counts().padding), (4, 0));
+        writer.append(FrameKind::Delta, &[3; 100], COMMIT).await.unwrap();
+        writer.finish_rows(COMMIT).await.unwrap();
+        assert_eq!((writer.counts().data, writer.counts().padding), (5, 3));
+        b.in_flight.drain().await.unwrap();
+    });
+}
