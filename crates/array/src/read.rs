@@ -30,11 +30,9 @@ impl ColumnPart {
         &self.buf[self.start..self.start + self.len]
     }
 
-    /// The part in a buffer of its own.
+    /// The buffer of a part that was asked for alone, or with others of the same range.
     pub(crate) fn into_buf(mut self) -> IoBuf {
-        if self.start != 0 {
-            return IoBuf::copy_of(self.bytes());
-        }
+        assert_eq!(self.start, 0, "nothing before the range was read");
         self.buf.truncate(self.len);
         self.buf
     }
