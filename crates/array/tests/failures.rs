@@ -475,3 +475,65 @@ fn member_that_is_gone_is_closed_in_a_group_that_lacks_segments() {
         assert_eq!(state(&rig, 0), MemberState::Offline);
     });
 }
+
+#[test]
+fn member_that_became_needed_while_it_was_flushed_stays_online() {
+    simulate(8, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        rig.fill(segment(0), 1).await;
+        let meanwhile = async { rig.array.close(id(1)).expect("two others hold all") };
+        let (refused, ()) = rt::join(rig.array.offline(id(0)), meanwhile).await;
+        let lost = ArrayError::WouldLose { device: id(0), segment: segment(0) };
+        assert_eq!((refused, state(&rig, 0)), (Err(lost), MemberState::Online));
+        rig.expect_segment(segment(0), 1).await;
+    });
+}
+
+#[test]
+fn member_that_cannot_read_what_it_wrote_is_faulted_unless_it_is_needed() {
+    simulate(9, async {
+        for (layout, members, to) in [
+            (Layout::Raidz1, 3, MemberState::Faulted),
+            (Layout::Mirror, 2, MemberState::Faulted),
+            (Layout::Raid0, 2, MemberState::Online),
+        ] {
+            let rig = Rig::new(layout, members);
+            rig.fill(segment(0), 1).await;
+            rig.devices[0].fail_reads.set(true);
+            let addr = BlockAddr::new(segment(0), 0);
+            assert_eq!(rig.array.repair(addr, &block(addr, 1)).await, Ok(0));
+            assert_eq!(state(&rig, 0), to, "{layout}");
+        }
+    });
+}
+
+#[test]
+fn events_of_a_bad_device_are_limited_and_changes_of_state_are_kept() {
+    simulate(10, async {
+        let rig = Rig::new(Layout::Mirror, 2);
+        rig.fill(segment(0), 1).await;
+        rig.devices[0].fail_reads.set(true);
+        flood(&rig, 5_000).await;
+        rig.array.fault(id(0)).expect("the other has all");
+        let events = rig.array.events().take();
+        let is_read = |event: &&ArrayEvent| matches!(event, ArrayEvent::ReadFailed { .. });
+        let reads = events.iter().filter(is_read).count();
+        assert!((100..=1024).contains(&reads), "{reads} events of reads");
+        let last = events.last();
+        assert!(matches!(last, Some(ArrayEvent::StateChanged { .. })), "{last:?}");
+    });
+}
+
+#[test]
+fn member_that_is_needed_is_not_closed() {
+    simulate(11, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        rig.fill(segment(0), 1).await;
+        rig.array.close(id(2)).expect("two others hold all");
+        for at in [0, 1] {
+            let lost = ArrayError::WouldLose { device: id(at), segment: segment(0) };
+            assert_eq!(rig.array.close(id(at)), Err(lost));
+        }
+        rig.expect_segment(segment(0), 1).await;
+    });
+}

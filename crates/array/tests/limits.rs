@@ -107,6 +107,63 @@ fn each_segment_of_a_large_group_keeps_its_last_source() {
 }
 
 #[test]
+fn groups_may_follow_each_other_and_not_overlap() {
+    let at = |first_segment: u32, id: usize| {
+        let geometry = GroupGeometry { first_segment, ..geometry(Layout::Raid0, 1) };
+        GroupSpec::healthy(geometry, vec![memory(id, &geometry)])
+    };
+    let len = geometry(Layout::Raid0, 1).segments;
+    for first in [0, 1, 20] {
+        let array = Array::new(vec![at(first + len, 0)]).expect("sound");
+        assert_eq!(array.add_group(at(first + 2 * len, 1)), Ok(1), "after it");
+        assert_eq!(array.add_group(at(first, 2)), Ok(2), "before it");
+        for start in [first, first + 1, first + len + 1, first + 3 * len - 1] {
+            let refused = array.add_group(at(start, 3));
+            let overlaps = |error: &ArrayError| matches!(error, ArrayError::Geometry(_));
+            assert!(refused.as_ref().is_err_and(overlaps), "at {start}: {refused:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_past_the_first_half_have_no_copies() {
+    let geometry = geometry(Layout::Raid0, 2);
+    let array =
+        Array::new(vec![GroupSpec::healthy(geometry, members(2, &geometry))]).expect("sound");
+    let batch = |first, rows| array.begin_batch(segment(0), first, rows, WriteKind::Map);
+    for (first, rows, is_copied) in
+        [(0, 2, true), (1, 1, true), (1, 2, false), (2, 1, false), (3, 1, false)]
+    {
+        let copy = batch(first, rows).expect("in range").copied();
+        assert_eq!(copy.is_some(), is_copied, "{rows} rows from {first}");
+    }
+}
+
+#[test]
+fn a_read_without_one_device_reads_each_other_device_once() {
+    simulate(4, async {
+        let rig = Rig::new(Layout::Raidz1, 4);
+        rig.fill(segment(0), 1).await;
+        rig.devices[1].gone.set(true);
+        rig.read_rows(segment(0), 0, 1).await.expect("parity has the rest");
+        let reads = |rig: &Rig| rig.devices.iter().map(|d| d.reads.get()).collect::<Vec<_>>();
+        assert_eq!(reads(&rig), [1, 0, 1, 1]);
+    });
+}
+
+#[test]
+fn a_discarded_segment_is_discarded_on_each_device() {
+    simulate(5, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        rig.fill(segment(0), 1).await;
+        rig.array.close(DeviceId(2)).expect("one can be spared");
+        rig.array.discard_segment(segment(0)).await.expect("exists");
+        let discards: Vec<u64> = rig.devices.iter().map(|device| device.discards.get()).collect();
+        assert_eq!(discards, [1, 1, 0]);
+    });
+}
+
+#[test]
 fn a_frozen_array_repairs_nothing() {
     simulate(2, async {
         for is_frozen in [false, true] {

@@ -27,6 +27,25 @@ async fn resilver(rig: &Rig, live: u32) {
     rig.array.flush().await.expect("healthy");
 }
 
+// What was rebuilt counts as outdated after a crash until a flush, unless nothing of it is live.
+#[test]
+fn a_rebuilt_segment_that_is_reset_is_not_outdated_after_a_crash() {
+    simulate(4, async {
+        let rig = Rig::new(Layout::Mirror, 2);
+        rig.array.offline(DeviceId(1)).await.expect("it can be spared");
+        rig.fill(segment(1), 1).await;
+        rig.fill(segment(2), 1).await;
+        rig.array.online(DeviceId(1), Some(rig.devices[1].device())).expect("fits");
+        for index in [1, 2] {
+            let rebuilt = rig.rebuild(segment(index), 4, &version_one).await;
+            assert_eq!(rebuilt.expect("readable").members, vec![DeviceId(1)]);
+        }
+        rig.array.reset_segment(segment(1)).expect("exists");
+        let stale = rig.array.status()[1].durable_stale.clone();
+        assert_eq!(stale, vec![segment(2).0..segment(3).0]);
+    });
+}
+
 // A copy attached during a write lacks these rows; the write still succeeds.
 #[test]
 fn attach_and_detach_during_a_write_do_not_fail_the_write() {

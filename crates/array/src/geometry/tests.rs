@@ -136,6 +136,16 @@ fn worked_example_of_addresses() {
     assert_eq!((g.column_of(3, 0), g.column_of(3, 4)), (3, 1));
 }
 
+// Frozen: pools on disk have copies there. A change here changes the on-disk format.
+#[test]
+fn worked_example_of_copies() {
+    let g = geometry(Layout::Raid0, 3);
+    assert_eq!((g.rows(), g.doubled_rows(), g.blocks_per_row()), (64, 32, 12));
+    // Block 21: row 1, third unit, second block of it. Its copy: row 33, first unit.
+    assert_eq!(g.copy_of(21), Some(33 * 12 + 1));
+    assert_eq!((g.copy_of(32 * 12 - 1), g.copy_of(32 * 12)), (Some(63 * 12 + 3), None));
+}
+
 #[test]
 fn every_limit_is_checked() {
     let good = geometry(Layout::Raidz1, 5);

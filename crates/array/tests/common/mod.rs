@@ -27,6 +27,7 @@ pub struct FaultyDevice {
     pub writes: Cell<u64>,
     pub reads: Cell<u64>,
     pub flushes: Cell<u64>,
+    pub discards: Cell<u64>,
     /// Time of each read. Reads run one after the other, as on a disk with one arm.
     pub seek: Cell<Nanos>,
     /// How long a write takes before the device executes it.
@@ -46,6 +47,7 @@ impl FaultyDevice {
             writes: Cell::default(),
             reads: Cell::default(),
             flushes: Cell::default(),
+            discards: Cell::default(),
             seek: Cell::default(),
             write_takes: Cell::default(),
             arm: Mutex::new(()),
@@ -116,6 +118,7 @@ impl Script for FaultyDevice {
                     self.writes.set(self.writes.get() + 1);
                     self.bad_blocks.borrow_mut().retain(|block| !blocks.contains(block));
                 }
+                Operation::Discard => self.discards.set(self.discards.get() + 1),
                 _ => {}
             }
             Decision::Run
