@@ -2,6 +2,7 @@ mod closing;
 mod core;
 mod crash;
 mod disk;
+mod pack;
 mod rates;
 mod running;
 mod verdict;

@@ -557,15 +557,22 @@ fn late_write_to_an_old_ring_changes_nothing() {
 fn records_after_a_group_that_was_committed_while_it_gathered_are_written() {
     let gather = Nanos::from_micros(150);
     let config = LogConfig { group_commit: GroupCommit::Fixed { gather }, ..LogConfig::new(POOL) };
-    let mut rig = Rig::new(config, rings(1, 1));
-    rig.turn();
-    rig.append(&[1], false);
-    rig.turn();
-    assert_eq!(rig.timers.len(), 1, "a worker gathers");
-    rig.open = rig.open.next();
-    rig.commit();
-    rig.turn();
-    rig.append(&[1], false);
-    rig.run();
-    assert_eq!((rig.queue.len(), rig.frames.len()), (0, 1));
+    // Workers take turns, so that another one gathers after each frame.
+    for frames in 0..3 {
+        let mut rig = Rig::new(config, rings(1, 1));
+        rig.turn();
+        for _ in 0..frames {
+            rig.append(&[1], false);
+            rig.run();
+        }
+        rig.append(&[1], false);
+        rig.turn();
+        assert_eq!(rig.timers, [frames], "a worker gathers");
+        rig.open = rig.open.next();
+        rig.commit();
+        rig.turn();
+        rig.append(&[1], false);
+        rig.run();
+        assert_eq!((rig.queue.len(), rig.frames.len()), (0, frames + 1));
+    }
 }

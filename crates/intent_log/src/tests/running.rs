@@ -296,6 +296,10 @@ fn new_rings_are_refused_while_the_log_runs() {
         let next = log.next_state(&rings, 2, TxgId(0));
         assert_eq!(log.resume(&rings, &next).await, Err(NotQuiet::Running.into()));
         log.pause().await;
+        // Frames without a side would be acknowledged and nowhere.
+        let bare = [ring(0, MIB, &[])];
+        let refused = log.resume(&bare, &log.next_state(&bare, 2, TxgId(0))).await;
+        assert_eq!(refused, Err(ConfigError::NoSide { ring: 0 }.into()));
         log.resume(&rings, &next).await.unwrap();
     });
 }

@@ -3,7 +3,8 @@
 use super::disk::Power;
 use super::*;
 use crate::{FrameFault, LogError, ReplayVerdict};
-use forebay_rt::Runtime;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
 
 struct Written {
     disks: Vec<Rc<Disk>>,
@@ -106,6 +107,28 @@ fn corruption_at_the_tail_is_torn_unless_the_superblock_has_a_later_watermark() 
     });
 }
 
+// Both frames were in flight when the power failed: neither says that the other was durable.
+#[test]
+fn a_torn_frame_before_a_whole_one_is_a_torn_tail() {
+    Runtime::simulated(11).block_on(async {
+        let disk = Disk::new(0, 2 * MIB, 5, &Rc::new(Power::default()));
+        let rings = [ring(0, MIB, &[&disk])];
+        let (log, state) = start(LogConfig::new(POOL), &rings);
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        let second = rt::spawn(log.append(vec![write(2, 1, 1)]));
+        rt::sleep(Nanos(1)).await;
+        let third = rt::spawn(log.append(vec![write(3, 1, 1)]));
+        second.await.unwrap();
+        third.await.unwrap();
+        disk.flip(8192 + 8192 + 5000);
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!(
+            (ids(&records), end.verdict),
+            (vec![1], ReplayVerdict::TornTail { seq: FrameSeq(2) })
+        );
+    });
+}
+
 #[test]
 fn replay_reads_each_frame_from_the_side_that_has_it() {
     Runtime::simulated(3).block_on(async {
@@ -117,6 +140,7 @@ fn replay_reads_each_frame_from_the_side_that_has_it() {
         }
         let (records, end) = replay(&rings, &state).await;
         assert_eq!((records.len(), &end.verdict), (10, &ReplayVerdict::CleanEnd));
+        assert_eq!((end.frames, end.records, end.bytes), (10, 10, 10 * 8192));
         assert_eq!(
             end.damages.len(),
             5,
