@@ -18,3 +18,21 @@ pub(crate) fn btree_bytes(len: usize, item_len: usize) -> u64 {
 pub(crate) fn used_btree_bytes(len: usize, item_len: usize) -> u64 {
     if len == 0 { 0 } else { btree_bytes(len, item_len) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // In the worst case every node has the fewest items, and every fifth leaf an inner node.
+    #[test]
+    fn trees_count_with_their_inner_nodes() {
+        let (leaf, inner) = (heap_bytes(11 * 12 + 16), heap_bytes(11 * 12 + 16 + 96));
+        for (len, nodes) in
+            [(1, leaf), (5, leaf), (6, 2 * leaf + inner), (26, 6 * leaf + 2 * inner)]
+        {
+            assert_eq!(btree_bytes(len, 12), nodes, "{len} items");
+            assert_eq!(used_btree_bytes(len, 12), nodes, "{len} items");
+        }
+        assert_eq!((btree_bytes(0, 12), used_btree_bytes(0, 12)), (leaf, 0));
+    }
+}

@@ -33,6 +33,30 @@ fn each_block_keeps_its_own_sum_beside_sealed_blocks() {
     }
 }
 
+// A full leaf of one run takes no memory of its own, however its blocks came.
+#[test]
+fn runs_that_are_sealed_one_after_the_other_become_one() {
+    let memory_bytes = |part: u32| {
+        let mut map = Map::new();
+        map.create_volume(VOLUME).unwrap();
+        for leaf in 0..8 {
+            for start in (0..512).step_by(part as usize) {
+                let block = leaf * 512 + start;
+                let to = BlockAddr::new(SegmentId(1), block);
+                let sums = vec![9; part as usize];
+                let (lba, is_on_media) = (Lba(u64::from(block)), false);
+                map.set_run(VOLUME, lba, to, &sums, is_on_media, &mut |_, _| {}).unwrap();
+                assert!(map.seal(LeafId { volume: VOLUME, leaf }, &mut |_| true));
+            }
+        }
+        // The scratch space is as long as the longest list of runs was.
+        let mut copy = Map::new();
+        (0..8).for_each(|leaf| copy.load_leaf(&map.leaf_image(LeafId { volume: VOLUME, leaf })));
+        copy.memory_bytes()
+    };
+    assert_eq!(memory_bytes(64), memory_bytes(512));
+}
+
 #[test]
 fn the_leaf_after_the_last_of_a_volume_is_the_first_of_the_next() {
     let last = LeafId { volume: VOLUME, leaf: u32::MAX };

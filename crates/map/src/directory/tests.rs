@@ -167,3 +167,19 @@ fn chapter_changes_its_form_in_both_directions() {
     }
     world.check();
 }
+
+#[test]
+fn an_emptied_directory_takes_no_more_memory_than_a_new_one() {
+    let mut directory = Directory::default();
+    let new = directory.memory_bytes();
+    // So many pages of each chapter that it finds them in an array.
+    let numbers = (0..10u32).flat_map(|chapter| (0..100 * 64).map(move |at| (chapter << 15) + at));
+    for number in numbers.clone() {
+        directory.change(number, |slot| *slot = leaf(1));
+    }
+    assert!(directory.memory_bytes() > new);
+    for number in numbers {
+        directory.change(number, |slot| *slot = Leaf::Empty);
+    }
+    assert_eq!(directory.memory_bytes(), new);
+}

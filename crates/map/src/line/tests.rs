@@ -37,3 +37,39 @@ fn a_search_passes_over_snapshots_that_lack_the_block() {
         }
     }
 }
+
+/// An index in which these snapshots have an entry for block 7 of three leaves.
+fn index_of(numbers: Range<u32>) -> LeafIndex {
+    let mut index = LeafIndex::default();
+    for number in numbers {
+        (0..3).for_each(|leaf| index.add(leaf, number, 7..8, |_| None));
+    }
+    index
+}
+
+#[test]
+fn the_memory_of_snapshots_that_are_gone_comes_back() {
+    for (gone, left) in [(0..512, 512..700), (512..700, 0..512), (0..600, 600..700)] {
+        let mut index = index_of(0..700);
+        let before = index.memory_bytes();
+        for number in gone {
+            (0..3).for_each(|leaf| index.remove(leaf, number));
+        }
+        let now = index.memory_bytes();
+        assert_eq!(now, index_of(left).memory_bytes());
+        assert!(0 < now && now < before, "{now} bytes, {before} before");
+    }
+}
+
+#[test]
+fn a_writer_without_heirs_is_forgotten() {
+    let mut map = Map::new();
+    for number in 0..100 {
+        map.set_writers(VolumeId(number), &[VolumeId(1000), VolumeId(2000 + number)]);
+    }
+    assert_eq!(map.heirs.len(), 101);
+    for number in 1..100 {
+        map.set_writers(VolumeId(number), &[]);
+    }
+    assert_eq!(map.heirs.keys().collect::<Vec<_>>(), [&VolumeId(1000), &VolumeId(2000)]);
+}
