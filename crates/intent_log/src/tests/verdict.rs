@@ -250,6 +250,25 @@ fn an_absent_ring_is_a_loss_by_name() {
 }
 
 #[test]
+fn a_loss_describes_only_the_rings_that_may_hold_the_missing_frame() {
+    Runtime::simulated(12).block_on(async {
+        let Written { disks, rings, state, .. } = ten_frames(3, 2).await;
+        let starts = [8192, 12288];
+        // Both sides of one ring, and in the others the side that need not be read.
+        disks[2].flip(starts[0]);
+        disks[3].flip(starts[1]);
+        for frame in 0..5 {
+            disks[1].flip(starts[1] + frame * 8192 + 5000);
+            disks[5].flip(starts[1] + frame * 8192 + 5000);
+        }
+        let (_, end) = replay(&rings, &state).await;
+        let ReplayVerdict::Loss(loss) = end.verdict else { panic!("{end:?}") };
+        let described: Vec<_> = loss.damages.iter().map(|damage| damage.location.ring).collect();
+        assert_eq!(described, [1, 1], "{loss}");
+    });
+}
+
+#[test]
 fn copies_of_frames_inside_data_are_not_replayed() {
     Runtime::simulated(6).block_on(async {
         let power = Rc::new(Power::default());
