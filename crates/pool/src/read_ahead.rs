@@ -192,7 +192,7 @@ impl Pool {
                 let blocks = piece.into_iter().flat_map(|data| data.chunks(BLOCK_LEN));
                 for (index, block) in (0..).zip(blocks) {
                     let key = BlockKey { addr: fetch.key.addr.plus(index), ..fetch.key };
-                    self.cache.keep(key, block, Kept::Ahead);
+                    self.keep_in_memory(key, block, Kept::Ahead);
                     slices.step().await;
                 }
             }

@@ -372,14 +372,14 @@ impl Pool {
     /// Keeps what a client has read from the main store.
     fn keep(&self, volume: &VolumeState, fetch: &Fetch, data: &[u8]) {
         if self.caches(volume) {
-            self.keep_in_memory(fetch.key, data);
+            self.keep_in_memory(fetch.key, data, Kept::Read);
             self.consider_for_devices(fetch, data);
         }
     }
 
     /// Keeps verified blocks from `key` on in memory.
-    pub(crate) fn keep_in_memory(&self, key: BlockKey, data: &[u8]) {
-        self.cache.keep(key, data, Kept::Read);
+    pub(crate) fn keep_in_memory(&self, key: BlockKey, data: &[u8], why: Kept) {
+        self.cache.keep(key, data, why);
         self.cache.take_evicted(|key| self.cache_devices.remember(key));
     }
 

@@ -12,7 +12,7 @@ mod task;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_cache::{BlockKey, Ghosts, Indexed};
+use forebay_cache::{BlockKey, Ghosts, Indexed, Kept};
 use forebay_device::IoBuf;
 use forebay_format::checksum::block_sum;
 use forebay_format::config::CacheConfig;
@@ -172,7 +172,7 @@ impl Pool {
                 Some(data) => {
                     let at_bytes = part.fetch.at_bytes;
                     buf[at_bytes..at_bytes + data.len()].copy_from_slice(&data);
-                    self.keep_in_memory(part.fetch.key, &data);
+                    self.keep_in_memory(part.fetch.key, &data, Kept::Read);
                 }
                 None => missed.push(part.fetch),
             }

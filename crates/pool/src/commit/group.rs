@@ -341,7 +341,7 @@ impl Pool {
         self.stats.tick();
         rt::model_work(work::BLOCK);
         if caches_writes {
-            self.cache.keep(self.block_key(addr), &block, Kept::Written);
+            self.keep_in_memory(self.block_key(addr), &block, Kept::Written);
         }
         places.place(bound, addr, sum);
         Ok(())

@@ -230,6 +230,9 @@ fn a_device_that_hangs_fails_or_lies_costs_time_alone() {
             read_all(&v).await;
             assert_eq!(pool.status().caches[0].state, Health::Faulted);
             assert_eq!(pool.status().state, Health::Online, "the pool needs no cache");
+            if trouble == Trouble::Lies {
+                assert_eq!(stats(&pool).hits, 0, "nothing of it was right");
+            }
             let events = pool.events().iter().map(ToString::to_string).collect::<Vec<_>>();
             let told = events.iter().filter(|text| text.contains("cache device k is no longer"));
             assert_eq!(told.count(), 1, "{events:?}");
@@ -513,6 +516,28 @@ fn a_device_is_used_as_far_as_there_is_memory_for_its_index() {
         let (pool, v) = import(small).await;
         read_all(&v).await;
         assert_eq!(pool.status().caches[0].checksum_errors, 0);
+        pool.export().await.unwrap();
+    });
+}
+
+// What has left memory is noted for the cache device, and the notes must not grow without reads.
+#[test]
+fn writes_without_reads_leave_no_notes_behind() {
+    Runtime::simulated(17).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let (pool, v) = filled(rack.host(1), &with_cache()).await;
+        pool.set_volume("v", "cache_writes", "on").await.unwrap();
+        let before = pool.stats().cache.evictions;
+        for round in 1..4 {
+            for at in 0..BLOCKS {
+                v.write(at * BLOCK, stamp(4096, at + round), false).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+        }
+        assert!(pool.stats().cache.evictions - before > BLOCKS, "{:?}", pool.stats().cache);
+        let mut notes = 0;
+        pool.cache.take_evicted(|_| notes += 1);
+        assert_eq!(notes, 0);
         pool.export().await.unwrap();
     });
 }
