@@ -209,6 +209,7 @@ impl Pool {
             return false;
         };
         delta.clear(snapshot, lba, blocks);
+        rt::model_work(work::LEAF);
         true
     }
 }

@@ -95,6 +95,8 @@ fn memory_is_counted_beside_other_work() {
         let long = || rt::long_polls().iter().map(|polls| polls.count).sum::<u64>();
         // The creation of a pool waits for the count.
         assert_eq!(long(), 1);
+        let shown = pool.stats().long_polls.remove(0);
+        assert_eq!((shown.count, shown.longest_us, shown.mean_us), (1, 2000.0, 2000.0));
         for at in 0..10 {
             device.write(at << 12, stamp(4096, at), false).await.unwrap();
             pool.sync().await.unwrap();
@@ -184,5 +186,30 @@ fn poll_over_the_budget_is_seen() {
         let long = rt::long_polls();
         assert_eq!(long.len(), 1, "{long:?}");
         assert!(long[0].longest > BUDGET && long[0].place.contains("polls.rs"));
+    });
+}
+
+#[test]
+fn volume_of_scattered_blocks_goes_back_in_short_polls() {
+    Runtime::simulated(6).block_on(async {
+        let pool = pool_with(&[]).await;
+        pool.create_volume(&VolumeSpec { sparse: true, ..volume(4096 << 21) }).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        // A leaf of the map for each block.
+        for salt in [0, 1 << 20] {
+            for leaf in 0..4096 {
+                v.write(leaf << 21, stamp(4096, leaf + salt), false).await.unwrap();
+            }
+            if salt == 0 {
+                pool.take_snapshots(&["v@a".to_owned()]).await.unwrap();
+            }
+        }
+        pool.sync().await.unwrap();
+        check("two versions");
+        pool.roll_back_volume("v@a", false).await.unwrap();
+        check("a rollback");
+        super::expect(&v, 7 << 21, &stamp(4096, 7)).await;
+        drop(v);
+        pool.export().await.unwrap();
     });
 }
