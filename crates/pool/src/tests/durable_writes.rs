@@ -1,18 +1,22 @@
-//! Writes beside the commits that must be durable at once, and fail: heartbeats and log marks.
+//! Writes that must be durable at once: those of clients, and heartbeats and log marks that fail.
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_device::{ErrorKind, IoBuf, Operation};
-use forebay_format::label::{HEARTBEAT_OFFSET_BYTES, LOG_MARK_BYTES, LOG_MARK_OFFSET_BYTES};
+use forebay_device::{Device, ErrorKind, IoBuf, Operation, ZeroOptions};
+use forebay_format::label::{
+    HEARTBEAT_OFFSET_BYTES, LABEL_BYTES, LOG_MARK_BYTES, LOG_MARK_OFFSET_BYTES,
+};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
+use super::imports::until_crash;
 use super::rack::{Rack, scripted};
-use super::{spec, stamp, volume};
+use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
+use crate::spec::{ImportOptions, VolumeSpec};
 use crate::status::{Health, PoolEvent};
 
 const HEARTBEAT: Range<u64> = HEARTBEAT_OFFSET_BYTES..HEARTBEAT_OFFSET_BYTES + 4096;
@@ -107,6 +111,111 @@ fn a_device_that_goes_is_told_of_although_nothing_is_written() {
             rt::sleep(Nanos::from_millis(1)).await;
         }
         assert!(pool.events().iter().any(tells), "{:?}", pool.events());
+        pool.export().await.unwrap();
+    });
+}
+
+/// A pool with its log in it, where a group ends only when a flush or a full memory asks for it.
+async fn with_long_groups(rack: &Rc<Rack>, sparse: bool) -> (Rc<Pool>, Device) {
+    let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+    for (name, value) in [("txg_timeout", "600"), ("dirty_limit", "24M")] {
+        options.properties.insert(name.to_owned(), value.to_owned());
+    }
+    let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+    pool.create_volume(&VolumeSpec { sparse, ..volume(16 << 20) }).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    (pool, v)
+}
+
+#[test]
+fn a_flush_of_much_commits_and_one_of_little_goes_to_the_log() {
+    Runtime::simulated(4).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], 256 << 20);
+        let (pool, v) = with_long_groups(&rack, false).await;
+        let much = pool.direct_limit_bytes() + (1 << 20);
+        assert!(much < pool.limits.get().txg_bytes, "no group is large");
+        let seen = || (pool.sync.committed.get(), pool.log.stats().frame_bytes);
+        for round in 0..3 {
+            let (committed, logged) = seen();
+            for at in (0..much).step_by(1 << 20) {
+                v.write(at, stamp(1 << 20, round), false).await.unwrap();
+            }
+            v.flush().await.unwrap();
+            assert!(seen().0 > committed && seen().1 < logged + much / 2, "round {round}");
+            // What was committed is pending no longer.
+            let (committed, logged) = seen();
+            v.write(0, stamp(4096, round), false).await.unwrap();
+            v.flush().await.unwrap();
+            assert!(seen().0 == committed && seen().1 > logged, "round {round}");
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn durable_zeroes_that_are_written_as_data_survive_a_crash() {
+    for len_bytes in [4096, 2 << 20] {
+        let rack = Rack::new(&["a", "b", "c"], 64 << 20);
+        let mine = rack.clone();
+        until_crash(async move {
+            let (pool, v) = with_long_groups(&mine, true).await;
+            v.write(0, stamp(3 << 20, 1), false).await.unwrap();
+            pool.sync().await.unwrap();
+            let options = ZeroOptions { fua: true, no_hole: true, ..ZeroOptions::default() };
+            v.write_zeroes(0, len_bytes, options).await.unwrap();
+        });
+        Runtime::simulated(5).block_on(async move {
+            let (paths, options) = (names(&["a", "b", "c"]), ImportOptions::default());
+            let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            expect(&v, 0, &vec![0; len_bytes as usize]).await;
+            let rest = len_bytes as usize..3 << 20;
+            expect(&v, len_bytes, &stamp(3 << 20, 1)[rest]).await;
+            drop(v);
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_data_device_that_fails_a_write_of_the_log_is_faulted_and_named() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], 64 << 20);
+        let range = LABEL_BYTES..LABEL_BYTES + (4 << 20);
+        let fails = Rc::new(FailsOnce { device: "a", range, is_armed: Cell::new(false) });
+        let opener = scripted(rack.locked(), fails.clone());
+        let options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        fails.is_armed.set(true);
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        assert!(!fails.is_armed.get(), "the log has written to it");
+        rt::sleep(Nanos::from_secs(1)).await;
+        let names_it = |event: &PoolEvent| match event {
+            PoolEvent::LogMemberFailed { device, .. } => device == "a",
+            _ => false,
+        };
+        assert_eq!(pool.events().iter().filter(|event| names_it(event)).count(), 1);
+        assert_eq!(pool.status().groups[0].children[0].state, Health::Faulted);
+        expect(&v, 0, &stamp(4096, 1)).await;
+    });
+}
+
+#[test]
+fn a_large_group_is_committed_before_it_is_old() {
+    Runtime::simulated(7).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], 256 << 20);
+        let (pool, v) = with_long_groups(&rack, false).await;
+        let before = pool.sync.committed.get();
+        let large = pool.limits.get().txg_bytes;
+        assert!(large < pool.dirty.throttle.limit_bytes() / 2, "no writer waits for memory");
+        for at in (0..large + (1 << 20)).step_by(1 << 20) {
+            v.write(at, stamp(1 << 20, at), false).await.unwrap();
+        }
+        rt::sleep(Nanos::from_secs(5)).await;
+        assert!(pool.sync.committed.get() > before);
+        drop(v);
         pool.export().await.unwrap();
     });
 }

@@ -1,9 +1,12 @@
 //! Sides of logs that are attached, given up or let go of, and what a log's region takes.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Device, DeviceFuture, IoBytes, Layer, MemoryDevice};
+use forebay_device::{
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBytes, Layer, MemoryDevice,
+    Operation,
+};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
@@ -12,7 +15,7 @@ use super::rack::Rack;
 use super::{names, spec};
 use crate::spec::{ImportOptions, LogSpec, PoolSpec};
 use crate::status::Health;
-use crate::{ImportErrorKind, OpenWith, Pool};
+use crate::{AdminError, ImportErrorKind, OpenWith, Pool};
 
 fn without_log() -> ImportOptions {
     ImportOptions { accept_log_loss: true, ..Default::default() }
@@ -86,6 +89,20 @@ fn a_device_that_was_replaced_belongs_to_no_pool() {
 struct File {
     inner: MemoryDevice,
     written_bytes: Cell<u64>,
+    /// Where its file system has no room any more, but for the label at the end.
+    room_bytes: Cell<u64>,
+    given_back: RefCell<Vec<(u64, u64)>>,
+}
+
+impl File {
+    fn new(name: &str) -> Rc<Self> {
+        Rc::new(Self {
+            inner: MemoryDevice::new(name, SIZE),
+            written_bytes: Cell::new(0),
+            room_bytes: Cell::new(u64::MAX),
+            given_back: RefCell::default(),
+        })
+    }
 }
 
 impl Layer for File {
@@ -97,27 +114,113 @@ impl Layer for File {
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         self.written_bytes.set(self.written_bytes.get() + data.len() as u64);
+        let end_bytes = offset_bytes + data.len() as u64;
+        if (self.room_bytes.get()..SIZE - (4 << 20)).contains(&end_bytes) {
+            let (operation, kind) = (Operation::Write, ErrorKind::NoSpace);
+            let len_bytes = data.len() as u64;
+            let error =
+                DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind);
+            return Box::pin(std::future::ready(Err(error)));
+        }
         self.inner.write(offset_bytes, data, fua)
+    }
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.given_back.borrow_mut().push((offset_bytes, len_bytes));
+        self.inner.discard(offset_bytes, len_bytes, fua)
     }
 }
 
 #[test]
 fn a_log_in_a_file_has_its_space_before_it_is_used() {
     Runtime::simulated(5).block_on(async {
-        let file = |name: &str| {
-            Rc::new(File { inner: MemoryDevice::new(name, SIZE), written_bytes: Cell::new(0) })
-        };
-        let (data, log) = (file("a"), file("l"));
+        let (data, log) = (File::new("a"), File::new("l"));
         let files = (data.clone(), log.clone());
         let opener = OpenWith::new(1, move |name| {
             let file = if name == "l" { &files.1 } else { &files.0 };
             Ok(file.clone() as Device)
         });
         let pool = Pool::create(opener, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
-        let logs = vec![LogSpec { devices: names(&["l"]) }];
-        pool.add(&PoolSpec { logs, ..PoolSpec::default() }).await.unwrap();
+        let add =
+            PoolSpec { logs: vec![LogSpec { devices: names(&["l"]) }], ..PoolSpec::default() };
+        // What a log that does not fit has taken is given back.
+        log.room_bytes.set(SIZE / 2);
+        let refused = pool.add(&add).await.unwrap_err();
+        assert!(matches!(refused, AdminError::LogPlace(_)), "{refused}");
+        let given_back: u64 = log.given_back.borrow().iter().map(|(_, len_bytes)| len_bytes).sum();
+        assert!(given_back > SIZE / 2, "{:?}", log.given_back.borrow());
+        log.room_bytes.set(u64::MAX);
+        log.written_bytes.set(0);
+        pool.add(&add).await.unwrap();
         let len_bytes = pool.config.borrow().logs[0].len_bytes;
         assert!(len_bytes > SIZE / 2 && log.written_bytes.get() >= len_bytes);
         pool.export().await.unwrap();
+    });
+}
+
+/// A mirror whose side `m` of the log has failed a write, and works again.
+async fn with_a_failed_side(rack: &Rc<Rack>) -> Rc<Pool> {
+    let pool = make(rack, Layout::Mirror, &["a", "b"], &["l", "m"]).await;
+    rack.switches.unwritable.borrow_mut().insert("m".into());
+    write(&pool, 2).await;
+    rt::sleep(Nanos::from_secs(1)).await;
+    rack.switches.unwritable.borrow_mut().clear();
+    pool
+}
+
+#[test]
+fn errors_of_a_log_device_are_counted_until_they_are_cleared() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = with_a_failed_side(&rack).await;
+        let side = || {
+            let side = pool.status().logs[0].children[1].clone();
+            (side.state, side.write_errors)
+        };
+        assert_eq!(side(), (Health::Faulted, 1));
+        pool.clear(None).await.unwrap();
+        assert_eq!(side(), (Health::Online, 0));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn the_log_stops_for_a_commit_only_to_start_anew_and_never_while_it_is_read() {
+    Runtime::simulated(7).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = make(&rack, Layout::Mirror, &["a", "b"], &["l", "m"]).await;
+        pool.sync().await.unwrap();
+        let still = pool.writers.lock().await;
+        pool.quiet_log().await;
+        assert_eq!(pool.quiet_request(), None, "no task wants it to start anew");
+        // Durable writes go on.
+        write(&pool, 2).await;
+        // A side that fails while an import reads the log: groups that are committed meanwhile
+        // have only a part of what the log holds.
+        *pool.health.replaying.borrow_mut() = Some(pool.log.state(pool.sync.committed.get()));
+        pool.health.replayed.set(false);
+        let wanted = pool.restart_log_wanted();
+        pool.quiet_log().await;
+        assert_eq!(pool.quiet_request(), None, "the rest of the log would be lost");
+        pool.health.replayed.set(true);
+        pool.quiet_log().await;
+        assert_eq!(pool.quiet_request(), Some(wanted));
+        drop(still);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_has_no_more_log_devices_than_there_are_numbers_for() {
+    Runtime::simulated(8).block_on(async {
+        let all: Vec<String> = (0..33).map(|number| format!("l{number}")).collect();
+        let devices: Vec<&str> = ["a"].into_iter().chain(all.iter().map(String::as_str)).collect();
+        let rack = Rack::new(&devices, SIZE);
+        let logs = all.iter().map(|name| LogSpec { devices: vec![name.clone()] });
+        let mut options = spec(Layout::Raid0, &["a"], &[]);
+        options.logs = logs.collect();
+        let refused = Pool::create(rack.host(1), "tank", &options).await.err().unwrap();
+        assert_eq!(refused, AdminError::TooManyLogs { limit: 32 });
+        options.logs.pop();
+        Pool::create(rack.host(1), "tank", &options).await.unwrap().export().await.unwrap();
     });
 }

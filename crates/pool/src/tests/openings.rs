@@ -10,7 +10,7 @@ use super::imports::{ALL, SIZE, check, make, until_crash};
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
 use crate::spec::ImportOptions;
-use crate::status::Health;
+use crate::status::{Health, PoolEvent};
 use crate::{Answering, Opener, Opening, Pool};
 
 /// Opens the devices of a rack; the opening of `b` does not return while `hangs` is set.
@@ -102,4 +102,34 @@ fn a_log_side_on_another_host_is_back_soon_after_its_host_however_long_it_was_aw
             pool.export().await.unwrap();
         });
     }
+}
+
+#[test]
+fn an_import_without_a_side_takes_it_back_and_leaves_the_others_alone() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Layout::Mirror, &["a", "b"], &["l", "m"]).await.export().await.unwrap();
+    });
+    Runtime::simulated(3).block_on(async move {
+        rack.pull(&["m"]);
+        let opener: Rc<dyn Opener> = Rc::new(Far(rack.clone()));
+        let options = ImportOptions::default();
+        let pool = Pool::import(opener, &names(&ALL), "tank", &options).await.unwrap();
+        assert_eq!(pool.status().logs[0].children[1].state, Health::Unavail);
+        rt::sleep(Nanos::from_secs(20)).await;
+        rack.put_back(&["m"]);
+        rt::sleep(Nanos::from_secs(15)).await;
+        assert_eq!(pool.summary().health, Health::Online, "{:?}", pool.events());
+        rt::sleep(Nanos::from_secs(60)).await;
+        let returns = |event: &PoolEvent| {
+            matches!(
+                event,
+                PoolEvent::LogDeviceReturned { .. } | PoolEvent::LogDeviceRefused { .. }
+            )
+        };
+        assert_eq!(pool.events().iter().filter(|event| returns(event)).count(), 1);
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
 }
