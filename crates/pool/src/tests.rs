@@ -40,6 +40,7 @@ mod rollbacks;
 mod scattered;
 mod snapshot_room;
 mod snapshots;
+mod space_accounts;
 mod spares;
 mod stored_streams;
 mod takeovers;

@@ -233,6 +233,9 @@ fn a_failed_device_can_be_replaced_by_itself() {
         let v = pool.open_volume("v").unwrap();
         v.write(0, stamp(65536, 1), true).await.unwrap();
         pool.sync().await.unwrap();
+        let refused = pool.replace("a", None, false).await.unwrap_err();
+        assert_eq!(refused, AdminError::InUseHere { device: "a".into() });
+        assert_eq!(pool.summary().health, crate::status::Health::Online);
         rack.switches.unreadable.borrow_mut().insert("a".to_owned());
         rack.switches.unwritable.borrow_mut().insert("a".to_owned());
         v.write(0, stamp(65536, 2), true).await.unwrap();
@@ -418,7 +421,11 @@ fn a_dirty_limit_for_which_there_is_no_room_is_refused() {
     Runtime::simulated(9).block_on(async {
         overwrites_after_setting("dirty_limit", "4M").await.unwrap();
         let error = overwrites_after_setting("dirty_limit", "48M").await.unwrap_err();
-        assert!(matches!(error, PoolError::Admin(AdminError::DirtyLimit { .. })), "{error:?}");
+        let PoolError::Admin(AdminError::DirtyLimit { usable_bytes, taken_bytes }) = error else {
+            panic!("{error:?}");
+        };
+        assert!(usable_bytes < taken_bytes && taken_bytes < SIZE, "{usable_bytes} {taken_bytes}");
+        assert!(taken_bytes > SIZE / 2, "all that there was: {taken_bytes}");
     });
 }
 

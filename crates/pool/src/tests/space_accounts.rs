@@ -1,0 +1,184 @@
+//! Space that commands and writes may take, beside each other and when nothing is left.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, Operation};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Lba, Nanos, VolumeId};
+
+use super::rack::{memory, paced};
+use super::{names, spec, stamp, volume};
+use crate::spec::VolumeSpec;
+use crate::{Pool, VolumeError};
+
+const BLOCK: u64 = 4096;
+
+fn sparse(name: &str, size_bytes: u64) -> VolumeSpec {
+    VolumeSpec { name: name.into(), size_bytes, sparse: true, properties: BTreeMap::new() }
+}
+
+/// A pool whose groups take a while, with a sparse volume `s` as large as it.
+async fn slow_pool() -> (Rc<Pool>, Device) {
+    let pace = |_: &str, operation: Operation, _: u64| {
+        Some(match operation {
+            Operation::Flush => Nanos::from_millis(1),
+            _ => Nanos::from_micros(50),
+        })
+    };
+    let shelf = paced(memory(&["a"], 64 << 20), pace);
+    let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+    let size = pool.summary().size_bytes / BLOCK * BLOCK;
+    pool.create_volume(&sparse("s", size)).await.unwrap();
+    let s = pool.open_volume("s").unwrap();
+    (pool, s)
+}
+
+/// Writes blocks from `from` on until one finds no space, at most `most`. Returns how many.
+async fn fill(v: &Device, from: u64, most: u64) -> u64 {
+    let mut count = 0;
+    while count < most {
+        let at = (from + count) * BLOCK;
+        if v.write(at, stamp(BLOCK as usize, at), false).await.is_err() {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn overwrites_beside_a_snapshot_take_space_of_their_own() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, s) = slow_pool().await;
+        let blocks = fill(&s, 0, u64::MAX).await;
+        s.discard(0, 256 * BLOCK, false).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(fill(&s, 0, 128).await, 128);
+        let free = pool.free_blocks();
+        assert!((100..200).contains(&free) && blocks > 1000, "{free} of {blocks}");
+        let taking = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.take_snapshots(&names(&["s@a"])).await }
+        });
+        while pool.dirty.groups.borrow().syncing().is_none() {
+            assert!(!taking.is_finished(), "it was not seen");
+            rt::sleep(Nanos::from_micros(10)).await;
+        }
+        // The snapshot keeps what these blocks hold.
+        assert_eq!(fill(&s, 300, 2 * free).await, free);
+        taking.await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.free_blocks(), 0);
+    });
+}
+
+#[test]
+fn space_that_a_volume_gives_back_is_free_without_what_others_have_written_meanwhile() {
+    Runtime::simulated(2).block_on(async {
+        let (pool, s) = slow_pool().await;
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let writing = rt::spawn(async move {
+            for at in 0..2000 {
+                s.write(at * BLOCK, stamp(BLOCK as usize, at), false).await.unwrap();
+                rt::sleep(Nanos::from_micros(20)).await;
+            }
+        });
+        let usable = pool.dirty.space.usable_blocks.get();
+        let id = VolumeId(pool.get_volume("s").unwrap().id);
+        let mut met = 0;
+        for round in 0..40 {
+            let value = if round % 2 == 0 { "none" } else { "auto" };
+            pool.set_volume("v", "reservation", value).await.unwrap();
+            let reserved = if round % 2 == 0 { 0 } else { (8 << 20) / BLOCK };
+            let held = pool.held_blocks(id, Lba(0), usable);
+            met += u64::from(pool.dirty.space.promised_blocks.get() > 0);
+            assert!(pool.free_blocks() <= usable - reserved - held, "round {round}");
+        }
+        assert!(met > 0, "no write was on its way");
+        writing.await;
+        pool.sync().await.unwrap();
+    });
+}
+
+#[test]
+fn a_rollback_for_which_the_map_has_no_room_is_refused() {
+    Runtime::simulated(3).block_on(async {
+        let shelf = memory(&["a"], 64 << 20);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&sparse("v", 8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for block in 0..512 {
+            v.write(2 * block * BLOCK, stamp(BLOCK as usize, block), false).await.unwrap();
+        }
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        for block in 0..512 {
+            v.write(2 * block * BLOCK, stamp(BLOCK as usize, block + 512), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let rest = VolumeSpec { name: "rest".into(), ..volume(pool.free_blocks() * BLOCK) };
+        pool.create_volume(&rest).await.unwrap();
+        assert_eq!(pool.free_blocks(), 0);
+        let refused = pool.roll_back_volume("v@a", false).await.unwrap_err();
+        assert!(matches!(refused, VolumeError::NoSpace { .. }), "{refused}");
+        super::expect(&v, 0, &stamp(BLOCK as usize, 512)).await;
+        pool.destroy_volume("rest", false).await.unwrap();
+        pool.roll_back_volume("v@a", false).await.unwrap();
+        super::expect(&v, 0, &stamp(BLOCK as usize, 0)).await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_whose_offsets_would_be_too_long_is_refused() {
+    Runtime::simulated(4).block_on(async {
+        let shelf = memory(&["a"], 64 << 20);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        for size_bytes in [(1 << 50) + BLOCK, 2 << 50, 1 << 62] {
+            let refused = pool.create_volume(&sparse("v", size_bytes)).await.unwrap_err();
+            assert!(matches!(refused, VolumeError::BadSize { .. }), "{refused}");
+        }
+        pool.create_volume(&sparse("v", 1 << 50)).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_part_of_a_pool_stays_free_for_the_cleaner() {
+    Runtime::simulated(5).block_on(async {
+        // Segments that volumes cannot have, and all.
+        let kept = async |device_bytes: u64| {
+            let mut options = spec(Layout::Raid0, &["a"], &[]);
+            options.properties.insert("dirty_limit".to_owned(), "8M".to_owned());
+            let shelf = memory(&["a"], device_bytes);
+            let pool = Pool::create(shelf, "tank", &options).await.unwrap();
+            let (segments, per_segment) = {
+                let table = &pool.store.table;
+                let first = forebay_units::SegmentId(0);
+                (u64::from(table.count()), u64::from(table.data_blocks(first)))
+            };
+            let usable = pool.dirty.space.usable_blocks.get() / per_segment;
+            pool.export().await.unwrap();
+            ((segments - usable) as f64, segments as f64)
+        };
+        let (small, large) = (kept(256 << 20).await, kept(1 << 30).await);
+        // What groups need is the same for both. The journal and the cleaner need a share.
+        let share = (large.0 - small.0) / (large.1 - small.1);
+        assert!((0.04..0.1).contains(&share), "{small:?} {large:?}");
+    });
+}
+
+#[test]
+fn a_log_in_the_pool_has_four_rings_at_most() {
+    Runtime::simulated(6).block_on(async {
+        let devices = ["a", "b", "c", "d", "e", "f"];
+        for (count, rings) in [(1, 1), (3, 3), (4, 4), (6, 4)] {
+            let options = spec(Layout::Raid0, &devices[..count], &[]);
+            let shelf = memory(&devices, 64 << 20);
+            let pool = Pool::create(shelf, "tank", &options).await.unwrap();
+            assert_eq!(pool.log_rings().len(), rings, "{count} devices");
+            pool.export().await.unwrap();
+        }
+    });
+}
