@@ -300,3 +300,26 @@ fn devices_are_free_as_soon_as_a_pool_is_exported() {
         });
     }
 }
+
+#[test]
+fn the_journal_does_not_outgrow_its_map() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let (pool, v) = with_a_long_map(&rack).await;
+        let blocks = VOLUME / 4096;
+        let mut longest = 0;
+        for group in 0..64 {
+            for i in 0..6000 {
+                let at = (group * 6000 + i) * 7919 % blocks * 4096;
+                v.write(at, stamp(4096, group), false).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+            longest = longest.max(pool.writers.lock().await.journal.segments() as u64);
+        }
+        // From there on a checkpoint is urgent, and it takes some groups.
+        let worth = pool.checkpoint_worth();
+        assert!(longest > worth && longest <= worth * 7 / 4, "{longest}, worth {worth}");
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}

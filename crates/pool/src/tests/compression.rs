@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::{Device, IoBuf, IoBytes};
+use forebay_map::{Map, PACKED_VOLUME};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_units::{BLOCK_LEN, Layout, Nanos};
+use forebay_units::{BLOCK_LEN, BlockAddr, Layout, Lba, Nanos, SegmentId};
 
 use super::rack::memory;
 use super::{expect, names, spec, stamp, volume};
+use crate::packed::Packed;
 use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
 use crate::status::ScanPhase;
 use crate::{Opener, Pool, VolumeError};
@@ -288,4 +290,13 @@ fn a_full_pool_is_cleaned_under_overwrites() {
         drop(v);
         pool.export().await.unwrap();
     });
+}
+
+#[test]
+fn packed_blocks_without_references_are_freed_after_an_import() {
+    let mut map = Map::new();
+    map.create_volume(PACKED_VOLUME).unwrap();
+    let addr = BlockAddr::new(SegmentId(1), 0);
+    map.set_run(PACKED_VOLUME, Lba(5), addr, &[1, 2], false, &mut |_, _| {}).unwrap();
+    assert_eq!(Packed::restored(&map).0.take_unused(), [5, 6]);
 }

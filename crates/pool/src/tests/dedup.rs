@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::{Device, IoBuf, IoBytes};
+use forebay_map::{DEDUP_VOLUME, PACKED_VOLUME};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Layout;
+use forebay_units::{Layout, Lba};
 
 use super::rack::memory;
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, VolumeSpec};
-use crate::{Opener, Pool, VolumeError};
+use crate::{ImportErrorKind, MapLoadError, Opener, Pool, VolumeError};
 
 const MIB: u64 = 1 << 20;
 
@@ -97,7 +98,14 @@ fn the_index_grows_within_a_group() {
         }
         let stats = pool.stats().dedup;
         assert_eq!((stats.referenced_bytes, stats.stored_bytes), (112 * MIB, 56 * MIB));
+        assert_eq!((stats.new_blocks, stats.found_blocks), (56 * 256, 56 * 256));
         assert_eq!(stats.index_entries, 56 * 256);
+        // A checkpoint takes as much of it with a group as it may, and not all at once.
+        let mut writers = pool.writers.lock().await;
+        let commit = pool.sync.commit.get().next();
+        let next = pool.append_index(&mut writers, 0, 1, commit).await.unwrap();
+        assert!(next.is_some(), "one byte of it was asked for");
+        drop(writers);
         pool.export().await.unwrap();
     });
 }
@@ -265,4 +273,81 @@ fn several_batches_of_a_group_are_hashed_at_a_time() {
     let hashing = 2000 * (32 * MIB / 4096);
     let (with, without) = (took("on"), took("off"));
     assert!(with.0 > without.0 && with.0 - without.0 < hashing / 4, "{with:?}, {without:?}");
+}
+
+#[test]
+fn a_content_that_cannot_be_read_is_stored_again_where_contents_are_compared() {
+    Runtime::simulated(5).block_on(async {
+        let (pool, shelf) = pool_of(&[sparse("v", MIB, "verify")], &[]).await;
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        for _ in 0..2 {
+            pool.sync().await.unwrap();
+        }
+        let mut struck = 0;
+        for name in ["a", "b"] {
+            let device = shelf.open(name).await.unwrap();
+            for at in (5 * MIB..255 * MIB).step_by(4096) {
+                let held = device.read(at, IoBuf::zeroed(4096)).await.unwrap();
+                if held[..] == stamp(4096, 1)[..] {
+                    device.write(at, stamp(4096, 2), false).await.unwrap();
+                    struck += 1;
+                }
+            }
+        }
+        assert_eq!(struck, 1);
+        v.write(8192, stamp(4096, 1), false).await.unwrap();
+        for _ in 0..2 {
+            pool.sync().await.unwrap();
+        }
+        expect(&v, 8192, &stamp(4096, 1)).await;
+        assert!(v.read(0, IoBuf::zeroed(4096)).await.is_err(), "the first copy is lost");
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+/// Loses all contents of a hidden volume from the map, as damaged memory might, and imports what
+/// was written then.
+fn import_without(hidden: forebay_units::VolumeId, property: (&str, &str)) -> ImportErrorKind {
+    let property = (property.0.to_owned(), property.1.to_owned());
+    let shelf: Rc<dyn Opener> = memory(&["a", "b", "l"], 256 << 20);
+    let kept = shelf.clone();
+    let world = Runtime::simulated(6);
+    world.block_on(async move {
+        let options = spec(Layout::Raid0, &["a", "b"], &["l"]);
+        let pool = Pool::create(kept, "tank", &options).await.unwrap();
+        let properties = BTreeMap::from([property]);
+        let v = VolumeSpec { sparse: true, properties, ..volume(MIB) };
+        pool.create_volume(&v).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, IoBuf::zeroed(64 << 10).freeze(), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let mut lost = 0;
+        let mut freed = |_, blocks: u32| lost += blocks;
+        pool.store.map.borrow_mut().clear(hidden, Lba(0), 1 << 20, &mut freed).unwrap();
+        assert!(lost > 0);
+        pool.scan.checkpoint_wanted.set(true);
+        while pool.scan.checkpoint_wanted.get() || pool.writers.lock().await.checkpoint.is_some() {
+            pool.commit_all().await.unwrap();
+        }
+    });
+    drop(world);
+    Runtime::simulated(7).block_on(async move {
+        let (paths, options) = (names(&["a", "b", "l"]), ImportOptions::default());
+        let pool = Pool::import(shelf, &paths, "tank", &options).await;
+        pool.err().expect("it is refused").kind
+    })
+}
+
+#[test]
+fn a_map_that_refers_to_what_is_not_there_is_refused() {
+    let is = |kind: ImportErrorKind, what: fn(&MapLoadError) -> bool| match kind {
+        ImportErrorKind::Map { error, .. } => assert!(what(&error), "{error}"),
+        other => panic!("refused for another reason: {other}"),
+    };
+    let kind = import_without(DEDUP_VOLUME, ("dedup", "on"));
+    is(kind, |error| matches!(error, MapLoadError::NoContent { .. }));
+    let kind = import_without(PACKED_VOLUME, ("compression", "lz4"));
+    is(kind, |error| matches!(error, MapLoadError::NoPackedBlock { .. }));
 }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use forebay_device::IoBuf;
 use forebay_rt::Runtime;
 use forebay_segment::Choice;
 use forebay_units::{Layout, VolumeId};
@@ -104,5 +105,48 @@ fn the_cleaner_ends_when_it_has_gained_what_is_wanted() {
         assert!(pool.clean(&mut writers, 1, 0, Choice::Emptiest).await.unwrap());
         let more = cleaned() - before;
         assert!((1..=4).contains(&more), "{more} segments for one");
+    });
+}
+
+/// Moving a damaged block would give it a checksum that fits.
+#[test]
+fn a_damaged_block_stays_where_it_is_and_is_not_taken_for_right() {
+    Runtime::simulated(5).block_on(async {
+        let shelf = memory(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..512 {
+            v.write(at * 4096, stamp(4096, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let device = shelf.open("a").await.unwrap();
+        let mut struck = 0;
+        for at in (5 << 20..63 << 20).step_by(4096) {
+            let held = device.read(at, IoBuf::zeroed(4096)).await.unwrap();
+            if held[..] == stamp(4096, 100)[..] {
+                device.write(at, stamp(4096, 9999), false).await.unwrap();
+                struck += 1;
+            }
+        }
+        assert_eq!(struck, 1);
+        // Most of each segment is dead then.
+        for at in (0..512).filter(|at| at % 4 != 0) {
+            v.write(at * 4096, stamp(4096, at + 1000), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let mut writers = pool.writers.lock().await;
+        while pool.clean(&mut writers, 1, 0, Choice::Emptiest).await.unwrap() {}
+        drop(writers);
+        pool.sync().await.unwrap();
+        assert!(v.read(100 * 4096, IoBuf::zeroed(4096)).await.is_err(), "it is lost");
+        assert_eq!(pool.status().lost_count, 1);
+        for at in (0..512).step_by(4).filter(|at| *at != 100) {
+            let found = v.read(at * 4096, IoBuf::zeroed(4096)).await.unwrap();
+            assert!(found[..] == stamp(4096, at)[..], "block {at}");
+        }
+        drop(v);
+        pool.export().await.unwrap();
     });
 }

@@ -9,6 +9,7 @@ use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{CommitId, Layout, Nanos, SegmentId};
 
 use super::Trims;
+use crate::commit::error::CommitError;
 use crate::spec::{GroupSpec, PoolSpec, VolumeSpec};
 use crate::tests::rack::{memory, scripted};
 use crate::{Opener, Pool};
@@ -162,4 +163,28 @@ fn only_segments_that_stayed_free_are_discarded() {
     assert!(trims.take(CommitId(6), 9, |_| true).is_empty());
     assert_eq!(trims.take(CommitId(20), 9, |_| false), []);
     assert_eq!(trims.take(CommitId(20), 9, |_| true), []);
+}
+
+// The devices of a suspended pool may belong to another owner.
+#[test]
+fn a_suspended_pool_discards_nothing_more() {
+    Runtime::simulated(6).block_on(async {
+        let (opener, slow) = slow(512 << 20);
+        let pool = filled(opener, 256 << 20).await;
+        let (full, before) = (full_segments(&pool), slow.discards.get());
+        pool.destroy_volume("v", false).await.unwrap();
+        pool.commit_all().await.unwrap();
+        for _ in 0..1000 {
+            if slow.discards.get() >= before + 8 {
+                break;
+            }
+            rt::sleep(Nanos::from_millis(10)).await;
+        }
+        pool.stop(CommitError::JournalDamaged.into());
+        let told = slow.discards.get();
+        assert!(told - before < full / 2, "{told} of {full}");
+        rt::sleep(Nanos::from_secs(60)).await;
+        let more = slow.discards.get() - told;
+        assert!(more <= super::AT_ONCE as u64, "{more} more");
+    });
 }
