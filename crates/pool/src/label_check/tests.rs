@@ -9,6 +9,7 @@ use forebay_units::Layout;
 
 use super::*;
 use crate::SuspendReason;
+use crate::labels::{read_label, write_config};
 use crate::spec::ImportOptions;
 use crate::status::{Health, PoolCondition};
 use crate::tests::rack::{Rack, scripted};
@@ -90,6 +91,22 @@ fn scrub_finds_and_repairs_labels() {
         pool.sync().await.unwrap();
         rt::sleep(Nanos::from_secs(1)).await;
         assert_eq!(pool.check_labels().await, LabelFaults::default(), "they are whole again");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn another_configuration_of_the_same_number_is_damage() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack).await;
+        let device = rack.device("c");
+        let (envelope, mut config) = read_label(&device).await.configs.remove(0);
+        config.history.push("what another owner has done".into());
+        write_config(&device, envelope.device, &config).await.unwrap();
+        assert_eq!(pool.check_labels().await.damaged, 1);
+        pool.sync().await.unwrap();
+        assert_eq!(pool.check_labels().await, LabelFaults::default(), "it is written anew");
         pool.export().await.unwrap();
     });
 }

@@ -1,12 +1,14 @@
 //! Errors of each family, as they read.
 
 use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_rt::Runtime;
 use forebay_units::{FrameSeq, Layout, TxgId};
 
-use super::names;
+use super::rack::Rack;
+use super::{names, spec};
 use crate::{
     AdminError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind, LabelPart,
-    LogLoss, PoolError, ScrubError, VolumeError, Witness,
+    LogLoss, Pool, PoolError, ScrubError, SuspendReason, VolumeError, Witness,
 };
 
 fn refused(kind: ImportErrorKind) -> String {
@@ -107,4 +109,18 @@ fn errors_of_commands_name_device_expected_and_found() {
     for (error, line) in lines {
         assert_eq!(error.to_string(), line);
     }
+}
+
+#[test]
+fn a_pool_that_cannot_write_its_labels_says_what_the_device_said() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        rack.switches.unconfigurable.borrow_mut().insert("a".into());
+        pool.set("txg_timeout", "3").await.unwrap_err();
+        let stopped = pool.lifecycle.stopped.borrow().clone();
+        let Some(SuspendReason::Commit(error)) = stopped else { panic!("{stopped:?}") };
+        assert!(matches!(*error, CommitError::LabelNotWritten { last: Some(_), .. }), "{error}");
+    });
 }

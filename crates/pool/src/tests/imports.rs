@@ -472,3 +472,55 @@ fn a_destroyed_pool_is_exported_or_gone_at_every_crash_point() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn discovery_shows_the_health_of_groups_and_devices() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Layout::Mirror, &["a", "b"], &["l"]).await.export().await.unwrap();
+    });
+    Runtime::simulated(2).block_on(async move {
+        let seen = async || {
+            let found = Pool::discover(rack.host(1), &names(&ALL)).await.remove(0);
+            let children = found.groups[0].children.iter();
+            let children = children.map(|child| (child.state, child.note.clone()));
+            (found.groups[0].state, found.logs[0].state, children.collect::<Vec<_>>())
+        };
+        let online = (Health::Online, None);
+        let all = vec![online.clone(), online.clone()];
+        assert_eq!(seen().await, (Health::Online, Health::Online, all));
+        rack.pull(&["b", "l"]);
+        let some = vec![online.clone(), (Health::Unavail, None)];
+        assert_eq!(seen().await, (Health::Degraded, Health::Unavail, some));
+        rack.put_back(&["b", "l"]);
+        // Taken out of use, and back without what it missed.
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        pool.offline("b").await.unwrap();
+        write(&pool, 2).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let (group, _, children) = seen().await;
+        assert_eq!((group, children[1].0), (Health::Degraded, Health::Offline));
+        assert_eq!(children[0], online);
+    });
+}
+
+#[test]
+fn an_import_that_fails_names_the_devices_that_it_could_not_use() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Layout::Raid0, &["a", "b"], &["l"]).await;
+    });
+    Runtime::simulated(2).block_on(async move {
+        // Claims and heartbeats come through; nothing comes to the body of `a`.
+        rack.switches.unwritable_bodies.borrow_mut().insert("a".into());
+        let kind = import(&rack, 1, &forced()).await.err().expect("the replay needs it");
+        rack.switches.unwritable_bodies.borrow_mut().clear();
+        assert_kind!(kind, Recovery { out_of_use, .. } if *out_of_use == ["a"]);
+        let pool = import(&rack, 1, &forced()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}

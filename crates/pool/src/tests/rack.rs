@@ -30,6 +30,8 @@ pub(crate) struct Switches {
     pub unwritable: RefCell<BTreeSet<String>>,
     /// Devices that fail every write of a configuration.
     pub unconfigurable: RefCell<BTreeSet<String>>,
+    /// Devices that fail every write of their body.
+    pub unwritable_bodies: RefCell<BTreeSet<String>>,
     /// Blocks, by their first byte, that cannot be read until they are written.
     pub bad_blocks: RefCell<BTreeSet<(String, u64)>>,
 }
@@ -51,6 +53,7 @@ impl Switches {
             Operation::Write => {
                 let is_config = offset_bytes < 2 * CONFIG_SLOT_BYTES;
                 self.unwritable.borrow().contains(device)
+                    || offset_bytes >= 5 << 20 && self.unwritable_bodies.borrow().contains(device)
                     || is_config && self.unconfigurable.borrow().contains(device)
             }
             _ => false,

@@ -68,7 +68,11 @@ fn a_resilver_goes_on_where_it_was_after_an_import() {
             rt::sleep(Nanos::from_secs(1)).await;
         }
         let end = pool.status();
-        assert_eq!(end.scan.unwrap().state, ScanPhase::Completed);
+        let scan = end.scan.unwrap();
+        assert_eq!(scan.state, ScanPhase::Completed);
+        assert!(scan.repaired_bytes >= 16 << 20, "all that the copy got: {scan:?}");
+        pool.sync().await.unwrap();
+        assert!(pool.stats().since_import.media.repair > 0);
         assert_eq!(end.groups[0].children.len(), 2, "the original has left");
         pool.export().await.unwrap();
     });
@@ -168,4 +172,43 @@ fn a_side_without_the_newest_roots_of_two_owners_misses_nothing() {
         }
     }
     assert!(met > 0, "no two cuts let one side have both roots");
+}
+
+#[test]
+fn a_device_that_missed_an_import_gets_what_it_missed() {
+    let rack = Rack::new(&["a", "b"], 64 << 20);
+    let mine = rack.clone();
+    Runtime::simulated(67).block_on(async move {
+        let pool = slowly_scanned(&mine).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        mine.pull(&["b"]);
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        let pool = Pool::import(mine.host(1), &names(&["a"]), "tank", &options).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..8 {
+            v.write(at << 20, stamp(1 << 20, 100 + at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        drop(v);
+        pool.export().await.unwrap();
+        drop(pool);
+        mine.put_back(&["b"]);
+        let pool = import_again(&mine).await;
+        while pool.summary().health != Health::Online {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        pool.export().await.unwrap();
+        drop(pool);
+        // From here on all rests on what it got.
+        mine.pull(&["a"]);
+        let pool = Pool::import(mine.host(1), &names(&["b"]), "tank", &options).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..16 {
+            let salt = if at < 8 { 100 + at } else { at };
+            super::expect(&v, at << 20, &stamp(1 << 20, salt)).await;
+        }
+        drop(v);
+        pool.export().await.unwrap();
+    });
 }
