@@ -141,3 +141,6 @@ impl Pool {
         (!gone && now.birth == birth && !ended).then_some(still)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,3 +136,64 @@ fn rows_that_the_last_root_added_to_a_full_segment_are_scrubbed_after_an_import(
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn damage_beside_a_good_copy_is_told_of_once() {
+    Runtime::simulated(4).block_on(async move {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack, Layout::Raid0).await;
+        assert_eq!((scrub(&pool).await, damages(&pool)), ((0, 0), 0));
+        let mut last = None;
+        for name in ALL {
+            last = last.max(frames(&rack, name).await.pop().map(|(seq, at)| (seq, at, name)));
+        }
+        let (_, at, name) = last.unwrap();
+        let held = strike(&rack, name, at).await;
+        assert_eq!((scrub(&pool).await, damages(&pool)), ((BLOCK as u64, 0), 1));
+        assert!(holds(&rack, name, at, &held).await);
+        assert_eq!((scrub(&pool).await, damages(&pool)), ((0, 0), 1));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_map_that_is_in_memory_alone_is_written_while_the_scrub_goes_on() {
+    Runtime::simulated(5).block_on(async move {
+        let rack = Rack::new(&ALL, SIZE);
+        let mut options = spec(Layout::Raid0, &ALL, &[]);
+        for (name, value) in [("txg_timeout", "600"), ("scan_rate", "1M")] {
+            options.properties.insert(name.to_owned(), value.to_owned());
+        }
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..8 {
+            v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        // Both copies of the newest frame.
+        let mut newest = 0;
+        for name in ALL {
+            newest = frames(&rack, name).await.pop().map_or(newest, |(seq, _)| seq.max(newest));
+        }
+        for name in ALL {
+            for (_, at) in frames(&rack, name).await.into_iter().filter(|(seq, _)| *seq == newest) {
+                strike(&rack, name, at).await;
+            }
+        }
+        pool.scrub().await.unwrap();
+        let is_running = || {
+            let scan = pool.scan_status().unwrap();
+            assert_eq!(scan.state, crate::status::ScanPhase::InProgress);
+        };
+        while !pool.scan.journal_damaged.get() {
+            is_running();
+            forebay_rt::sleep(forebay_units::Nanos::from_millis(100)).await;
+        }
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(2)).await;
+        is_running();
+        assert!(!pool.scan.checkpoint_wanted.get(), "no root has brought the map");
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
