@@ -161,3 +161,21 @@ fn a_volume_without_room_for_a_snapshot_is_reported_once_and_holds_up_no_other()
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_surplus_snapshot_stays_as_long_as_a_client_has_it() {
+    Runtime::simulated(7).block_on(async {
+        let (pool, _) = pool_with("hourly=2").await;
+        minutes(1).await;
+        let first = taken(&pool, "hourly").remove(0);
+        let device = pool.open_snapshot(&first).unwrap();
+        minutes(4 * 60).await;
+        let now = taken(&pool, "hourly");
+        assert!(now.len() == 3 && now[0] == first, "{now:?}");
+        drop(device);
+        minutes(61).await;
+        let now = taken(&pool, "hourly");
+        assert!(now.len() == 2 && now[0] != first, "{now:?}");
+        pool.export().await.unwrap();
+    });
+}

@@ -290,3 +290,31 @@ fn the_end_of_a_group_with_a_promotion_is_not_empty() {
     let rolled_back = vec![VolumeId(3)];
     assert!(!AtGroupEnd { rolled_back, ..AtGroupEnd::default() }.is_empty());
 }
+
+#[test]
+fn a_received_snapshot_that_stays_behind_is_a_base_for_the_next_stream() {
+    Runtime::simulated(2).block_on(async {
+        let (tank, _) = pool_with(&[], true).await;
+        let v = volume_of(&tank, "v");
+        let back = target().await;
+        let mut before = None;
+        for (salt, name) in ["a", "b", "c"].into_iter().enumerate() {
+            v.write(0, stamp(64 << 10, salt as u64), false).await.unwrap();
+            snapshot(&tank, &format!("v@{name}")).await;
+            let to = format!("v@{name}");
+            let options = before.map_or(whole(&to), |before| since(before, &to));
+            receive(&back, &sent(&tank, &options).await, PLAIN).await.unwrap();
+            before = Some(name);
+            if name == "b" {
+                clone(&back, "w@a", "x").await;
+                back.promote_volume("x").await.unwrap();
+                assert_eq!(snapshot_names(&back).await, ["back/w@b", "back/x@a"]);
+            }
+        }
+        expect(&back.open_snapshot("w@c").unwrap(), 0, &stamp(64 << 10, 2)).await;
+        expect(&back.open_snapshot("x@a").unwrap(), 0, &stamp(64 << 10, 0)).await;
+        for pool in [tank, back] {
+            pool.export().await.unwrap();
+        }
+    });
+}

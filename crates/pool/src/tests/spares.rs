@@ -196,3 +196,23 @@ fn a_pool_ends_while_a_spare_is_about_to_be_taken() {
         });
     }
 }
+
+#[test]
+fn a_spare_that_cannot_be_written_stays_one() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        let v = written(&pool).await;
+        rt::sleep(Nanos::from_secs(1)).await;
+        rack.switches.unwritable.borrow_mut().insert("s".into());
+        rack.pull(&["b"]);
+        v.write(8 << 20, stamp(4096, 9), true).await.unwrap();
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(30)).await;
+        let failed = |event: &PoolEvent| matches!(event, PoolEvent::SpareNotTaken { .. });
+        assert_eq!(pool.events().iter().filter(|event| failed(event)).count(), 1);
+        let spares: Vec<String> = pool.status().spares.into_iter().map(|s| s.name).collect();
+        assert_eq!(spares, ["s"]);
+        assert_eq!(pool.summary().health, Health::Degraded);
+    });
+}

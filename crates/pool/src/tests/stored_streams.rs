@@ -3,14 +3,16 @@
 use std::rc::Rc;
 
 use forebay_device::{Device, IoBuf, IoBytes};
+use forebay_format::receiving::{RECEIVED, ReceivedGuids};
 use forebay_format::stream::{StreamEncoder, StreamFlaw, StreamHeader};
-use forebay_rt::Runtime;
-use forebay_units::BLOCK_LEN;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{BLOCK_LEN, Nanos};
 
 use super::transfers::{PLAIN, receive, same, sent, since, snapshot, target, whole};
 use super::{spec, stamp, volume};
 use crate::spec::VolumeSpec;
 use crate::tests::rack::memory;
+use crate::volume::Arrival;
 use crate::{LeftBy, Pool, ReceiveOptions, SendOptions, TransferError};
 
 fn stored(options: SendOptions) -> SendOptions {
@@ -156,5 +158,53 @@ fn units_that_cannot_be_decompressed_change_nothing() {
         assert_eq!(error.offset_bytes, (stream[0].len() + stream[1].len()) as u64);
         assert_eq!(left, LeftBy::Nothing);
         assert!(back.volumes().is_empty());
+    });
+}
+
+#[test]
+fn a_volume_keeps_the_identities_of_the_snapshots_that_it_has() {
+    Runtime::simulated(5).block_on(async {
+        let (tank, v) = source(&[]).await;
+        let back = target().await;
+        let kept = || {
+            let w = back.volume_named("w").unwrap();
+            ReceivedGuids::parse(&w.property(RECEIVED).unwrap_or_default()).0.len()
+        };
+        let mut before: Option<String> = None;
+        for round in 0..6 {
+            v.write(round << 20, halves(round, 16), false).await.unwrap();
+            let name = format!("s{round}");
+            let to = format!("v@{name}");
+            snapshot(&tank, &to).await;
+            let options = before.as_ref().map_or(whole(&to), |before| since(before, &to));
+            receive(&back, &sent(&tank, &options).await, PLAIN).await.unwrap();
+            if let Some(before) = before {
+                back.destroy_snapshots(&[format!("w@{before}")]).await.unwrap();
+                while back.snapshots.has_dying() {
+                    rt::sleep(Nanos::from_millis(20)).await;
+                }
+            }
+            assert!(kept() <= 2, "{} after {round}", kept());
+            before = Some(name);
+        }
+        same(&tank, &back, "s5").await;
+    });
+}
+
+#[test]
+fn a_stream_of_which_nothing_is_kept_may_come_again() {
+    Runtime::simulated(6).block_on(async {
+        let (tank, v) = source(&[]).await;
+        v.write(0, halves(1, 256), false).await.unwrap();
+        snapshot(&tank, "v@a").await;
+        let stream = sent(&tank, &whole("v@a")).await;
+        let back = target().await;
+        let mut first = back.receive("w", PLAIN);
+        first.feed(&stream[0]).await.unwrap();
+        // As when it could not be undone.
+        let w = back.volume_named("w").unwrap();
+        w.arrival.set(Arrival::Interrupted);
+        receive(&back, &stream, PLAIN).await.unwrap();
+        same(&tank, &back, "a").await;
     });
 }
