@@ -207,6 +207,19 @@ mod tests {
     }
 
     #[test]
+    fn thousandths_have_four_digits_before_the_point_at_most() {
+        let good =
+            [("0.001", 1), ("0.3", 300), ("1", 1000), ("12.05", 12_050), ("1000", 1_000_000)];
+        for (text, milli) in good {
+            assert_eq!(parse_milli(text), Some(milli), "{text}");
+        }
+        let long = "18446744073709551615";
+        for text in ["", "0", "0.0", "1000.001", "1001", "10000", "00001", "1.0005", "-1", long] {
+            assert_eq!(parse_milli(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn each_property_is_read() {
         let set = [
             ("autoreplace", "on"),

@@ -551,3 +551,16 @@ fn a_long_line_of_history_is_cut_between_characters() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn the_history_keeps_the_last_lines() {
+    Runtime::simulated(23).block_on(async {
+        let shelf = memory(&["a"], SIZE);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        (0..1000).for_each(|number| pool.log_history(&format!("command {number}")));
+        let lines = pool.history();
+        assert_eq!(lines.len(), 200);
+        assert!(lines[0].ends_with(" command 800") && lines[199].ends_with(" command 999"));
+        pool.export().await.unwrap();
+    });
+}

@@ -1,13 +1,14 @@
 //! Lifetime figures of a pool, over exports, crashes and devices that are opened again.
 
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::{Layout, Nanos};
+use forebay_units::{Layout, Lba, Nanos, SegmentId, VolumeId};
 
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
 use crate::Pool;
 use crate::spec::ImportOptions;
-use crate::status::PoolStats;
+use crate::status::events::EventLog;
+use crate::status::{PoolEvent, PoolStats};
 
 const ALL: [&str; 3] = ["a", "b", "l"];
 
@@ -103,5 +104,64 @@ fn events_are_told_once_to_those_who_say_which_they_had() {
         assert!(!more.is_empty() && more.len() == pool.events().len() - first.len());
         assert!(more.iter().all(|event| event.sequence > last));
         pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn each_segment_is_counted_by_what_it_is() {
+    Runtime::simulated(4).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..8 {
+            v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let whole = pool.stats().segments;
+        let all = u64::from(pool.store.table.count());
+        assert_eq!(whole.free + whole.open + whole.full, all, "{whole:?}");
+        assert!(whole.free < all && whole.full > 0 && whole.journal > 0, "{whole:?}");
+        assert!(whole.held_bytes > 7 << 20 && whole.live_share > 0.99, "{whole:?}");
+        for at in (0..8 << 20).step_by(16 << 10) {
+            v.write(at, stamp(8 << 10, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let now = pool.stats().segments;
+        assert!((0.4..0.9).contains(&now.live_share), "{now:?}");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn lost_blocks_beyond_those_that_are_named_are_counted() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let id = VolumeId(pool.volumes()[0].id);
+        for lba in 0..1200 {
+            pool.note_lost_block(id, Lba(lba));
+        }
+        let status = pool.status();
+        assert_eq!((status.lost.len(), status.lost_count), (100, 1200));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn the_events_of_a_pool_that_goes_on_follow_those_before_and_keep_their_order() {
+    Runtime::simulated(6).block_on(async {
+        let (before, now) = (EventLog::default(), EventLog::default());
+        let event = |segment: u32| PoolEvent::JournalDamaged { segment: SegmentId(segment) };
+        (0..3).for_each(|segment| before.push(event(segment)));
+        (3..5).for_each(|segment| now.push(event(segment)));
+        now.go_on(&before);
+        now.push(event(5));
+        assert_eq!(now.all(), (0..6).map(event).collect::<Vec<_>>());
+        let later: Vec<u64> = now.after(3, "tank", 1).iter().map(|event| event.sequence).collect();
+        assert_eq!(later, [4, 5, 6]);
     });
 }

@@ -8,7 +8,7 @@ use forebay_rt::Runtime;
 use forebay_units::{Layout, Nanos};
 
 use super::spec;
-use crate::status::PoolEvent;
+use crate::status::{PoolCondition, PoolEvent};
 use crate::{OpenWith, Pool};
 
 const GIB: u64 = 1 << 30;
@@ -92,10 +92,21 @@ fn a_store_is_called_silent_once_and_only_while_it_is() {
         pool.look_at_stores();
         pool.look_at_stores();
         assert_eq!(told(), [("b".to_owned(), true)]);
+        let condition = pool.condition();
+        let PoolCondition::StoreSilent { device, reserve: Some(reserve), .. } = condition else {
+            panic!("{condition:?}");
+        };
+        assert_eq!(device, "b");
+        assert!(reserve.log_free_bytes > 0 && reserve.memory_free_bytes > 0, "{reserve:?}");
         stores[1].stats.borrow_mut().silent_for = None;
         pool.look_at_stores();
         pool.look_at_stores();
         assert_eq!(told(), [("b".to_owned(), true), ("b".to_owned(), false)]);
+        let of_store = |event: &PoolEvent| {
+            matches!(event, PoolEvent::StoreSilent { .. } | PoolEvent::StoreAnswers { .. })
+        };
+        let texts = pool.events().into_iter().filter(of_store).map(|event| event.to_string());
+        assert!(texts.into_iter().all(|text| text.contains("store of b")));
         pool.export().await.unwrap();
     });
 }
