@@ -1,15 +1,18 @@
 //! Devices in object stores, as the pool sees them: what they cost, and when they are silent.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Device, Layer, MemoryDevice, ObjectStats};
-use forebay_rt::Runtime;
+use forebay_device::{BlockDevice, Device, Layer, MemoryDevice, ObjectStats, Operation};
+use forebay_format::label::LABEL_BYTES;
+use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
-use super::spec;
+use super::rack::paced;
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::ImportOptions;
 use crate::status::{PoolCondition, PoolEvent};
-use crate::{OpenWith, Pool};
+use crate::{OpenWith, Opener, Pool};
 
 const GIB: u64 = 1 << 30;
 
@@ -35,12 +38,16 @@ impl Layer for InStore {
     }
 }
 
-async fn pool_in(stores: [Rc<InStore>; 2]) -> Rc<Pool> {
-    let opener = OpenWith::new(1, move |name| {
+fn opener(stores: [Rc<InStore>; 2]) -> Rc<dyn Opener> {
+    OpenWith::new(1, move |name| {
         let found = stores.iter().find(|store| store.inner.name() == name);
         Ok(found.expect("there are two").clone() as Device)
-    });
-    Pool::create(opener, "tank", &spec(Layout::Raid0, &["a", "b"], &[])).await.unwrap()
+    })
+}
+
+async fn pool_in(stores: [Rc<InStore>; 2]) -> Rc<Pool> {
+    let options = spec(Layout::Raid0, &["a", "b"], &[]);
+    Pool::create(opener(stores), "tank", &options).await.unwrap()
 }
 
 #[test]
@@ -107,6 +114,55 @@ fn a_store_is_called_silent_once_and_only_while_it_is() {
         };
         let texts = pool.events().into_iter().filter(of_store).map(|event| event.to_string());
         assert!(texts.into_iter().all(|text| text.contains("store of b")));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_large_group_goes_to_segments_beside_the_root_of_the_one_before() {
+    Runtime::simulated(3).block_on(async {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let is_slow = Rc::new(Cell::new(false));
+        let pace = {
+            let is_slow = is_slow.clone();
+            move |_: &str, operation: Operation, at: u64| {
+                let is_label = operation == Operation::Write && at < LABEL_BYTES;
+                (is_label && is_slow.get()).then(|| Nanos::from_secs(1))
+            }
+        };
+        let shelf = paced(opener(stores), pace);
+        let mut options = spec(Layout::Raid0, &["a", "b"], &[]);
+        options.properties.insert("dirty_limit".to_owned(), "24M".to_owned());
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(40 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        is_slow.set(true);
+        let writing = rt::spawn(async move {
+            for at in 0..36 {
+                v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+                // The first group is closed before it has taken all memory.
+                rt::sleep(Nanos::from_millis(1)).await;
+            }
+        });
+        // One group under its root, one in segments, and one that is open.
+        let mut most = 0;
+        while !writing.is_finished() {
+            let open = pool.dirty.groups.borrow().open_txg();
+            most = most.max(open.0 - pool.sync.committed.get().0);
+            rt::sleep(Nanos::from_millis(10)).await;
+        }
+        writing.await;
+        assert_eq!(most, 3);
+        is_slow.set(false);
+        pool.export().await.unwrap();
+        drop(pool);
+        let (paths, options) = (names(&["a", "b"]), ImportOptions::default());
+        let pool = Pool::import(shelf, &paths, "tank", &options).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..36 {
+            expect(&v, at << 20, &stamp(1 << 20, at)).await;
+        }
+        drop(v);
         pool.export().await.unwrap();
     });
 }
