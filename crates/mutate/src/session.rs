@@ -99,13 +99,18 @@ impl Session<'_> {
             let count = noticed.get(at).copied().unwrap_or(0);
             (std::cmp::Reverse(count), self.probes[*at].takes)
         });
+        let first = asked.first().copied();
+        // What takes long and noticed much must not take their turn from the quick ones behind it.
         let mut takes = Duration::ZERO;
-        let fits = asked.iter().take_while(|at| {
-            takes += self.probes[**at].takes;
-            takes <= most
+        asked.retain(|at| {
+            let with_this = takes + self.probes[*at].takes;
+            let fits = with_this <= most;
+            takes = if fits { with_this } else { takes };
+            fits
         });
-        let count = fits.count().max(1).min(asked.len());
-        asked.truncate(count);
+        if asked.is_empty() {
+            asked.extend(first);
+        }
         asked
     }
 
