@@ -153,8 +153,25 @@ impl Pool {
     }
 
     /// As [`Pool::held_blocks`], without those that a snapshot has as well.
-    pub(crate) fn unshared_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+    fn unshared_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
         self.blocks_by(volume, lba, blocks, Map::unshared_within)
+    }
+
+    /// Blocks of data of a volume of `blocks` that no snapshot has, once all that was absorbed is
+    /// under a root. Looks only at what was absorbed: the map of a large volume would take long.
+    pub(crate) fn blocks_no_snapshot_has(&self, volume: VolumeId, blocks: u64) -> u64 {
+        let map = self.store.map.borrow();
+        let mut unshared = map.mapped_blocks(volume) as i64 - map.shared_blocks(volume) as i64;
+        for piece in self.dirty.groups.borrow().lookup(volume, Lba(0), blocks) {
+            let then = match piece.content {
+                Some(Content::Data(_)) => piece.blocks,
+                Some(Content::Zero) => 0,
+                None => continue,
+            };
+            let now = map.unshared_within(volume, piece.lba, piece.blocks);
+            unshared += then as i64 - now as i64;
+        }
+        unshared.max(0) as u64
     }
 
     /// Blocks in this range that hold data, once all that was absorbed is under a root.

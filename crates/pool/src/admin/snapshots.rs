@@ -105,7 +105,7 @@ impl Pool {
         // Its reservation stays whole, so what the snapshot holds needs room beside it. Overwrites
         // that no root has yet count: the snapshot before keeps what they replace.
         let blocks = Self::blocks_of(volume.size_bytes.get());
-        self.unshared_blocks(volume.id, Lba(0), blocks)
+        self.blocks_no_snapshot_has(volume.id, blocks)
     }
 
     /// Takes these snapshots of volumes, at the end of the next group that is closed. Returns the
