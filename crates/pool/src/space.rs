@@ -76,8 +76,9 @@ impl Space {
 }
 
 impl Pool {
-    /// Reserves the space that a change of a sparse volume needs, or notes what it gives back.
-    /// Returns whether there is enough.
+    /// Reserves the space that a change of a sparse volume needs, or notes what it gives back; of
+    /// another volume, what a snapshot that is about to be taken will hold because of the change.
+    /// Returns whether there is enough for the change.
     pub(crate) fn reserve_space(
         &self,
         volume: &VolumeState,
