@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 
 use forebay_map::Map;
 use forebay_rt as rt;
-use forebay_txg::Content;
+use forebay_txg::{Content, Groups, OverlayExtent};
 use forebay_units::{Lba, Nanos, VolumeId};
 
 use crate::Pool;
+use crate::commit::error::CommitError;
 use crate::status::PoolEvent;
 use crate::volume::VolumeState;
 
@@ -51,11 +52,14 @@ pub(crate) struct Space {
     pub reserved_blocks: Cell<u64>,
     /// Mapped blocks of sparse volumes, as of the last root.
     pub sparse_blocks: Cell<u64>,
-    /// Blocks that sparse volumes will gain or lose when all absorbed changes are under a root.
+    /// Blocks that sparse volumes may take when all absorbed changes are under a root. After a
+    /// power cut only some are there, so what others give back does not count before.
     pub promised_blocks: Cell<i64>,
-    /// The parts of `promised_blocks` that groups bring which are closed and not under a root,
-    /// oldest first.
-    closed_blocks: RefCell<VecDeque<i64>>,
+    /// Blocks that may become free when all absorbed changes are under a root: what is trimmed, and
+    /// what is promised to blocks that may take less.
+    returning_blocks: Cell<u64>,
+    /// The parts of both that groups bring which are closed and not under a root, oldest first.
+    closed_blocks: RefCell<VecDeque<(i64, u64)>>,
     /// What the memory of the machine permits, and when it was looked at.
     memory: Cell<(MemoryLeft, Nanos)>,
 }
@@ -64,21 +68,25 @@ impl Space {
     /// The open group is closed: the next root but for those of groups before it brings it.
     pub fn close_group(&self) {
         let mut closed = self.closed_blocks.borrow_mut();
-        let earlier: i64 = closed.iter().sum();
-        closed.push_back(self.promised_blocks.get() - earlier);
+        let promised: i64 = closed.iter().map(|group| group.0).sum();
+        let returning: u64 = closed.iter().map(|group| group.1).sum();
+        let (all_promised, all_returning) =
+            (self.promised_blocks.get(), self.returning_blocks.get());
+        closed.push_back((all_promised - promised, all_returning - returning));
     }
 
     /// The oldest closed group, if there is one, is under a root: the map counts its blocks.
     pub fn group_is_rooted(&self) {
-        let brought = self.closed_blocks.borrow_mut().pop_front().unwrap_or_default();
-        self.promised_blocks.set(self.promised_blocks.get().saturating_sub(brought));
+        let (promised, returned) = self.closed_blocks.borrow_mut().pop_front().unwrap_or_default();
+        self.promised_blocks.set(self.promised_blocks.get().saturating_sub(promised));
+        self.returning_blocks.set(self.returning_blocks.get() - returned);
     }
 }
 
 impl Pool {
-    /// Reserves the space that a change of a sparse volume needs, or notes what it gives back; of
-    /// another volume, what a snapshot that is about to be taken will hold because of the change.
-    /// Returns whether there is enough for the change.
+    /// Reserves the space that a change of a sparse volume needs, and notes what it may give back;
+    /// of another volume, reserves what a snapshot that is about to be taken will hold because of
+    /// the change. Returns whether there is enough for the change.
     pub(crate) fn reserve_space(
         &self,
         volume: &VolumeState,
@@ -93,24 +101,46 @@ impl Pool {
         // What a snapshot has as well stays, so an overwrite takes new space.
         let held = match volume.is_being_shared.get() {
             true => 0,
-            false => self.unshared_blocks(volume.id, lba, blocks),
+            false => self.unshared_blocks(volume, lba, blocks),
         };
-        let more = match content {
-            Content::Data(_) => (blocks - held) as i64,
-            Content::Zero => -(held as i64),
+        let (more, returning) = match content {
+            Content::Data(_) if volume.may_take_less.get() => (blocks - held, blocks),
+            Content::Data(_) => (blocks - held, 0),
+            Content::Zero => (0, held),
         };
         if !is_sparse {
             // The snapshot will hold this beside the reservation. The volume's writes have their
             // room, so it is the snapshot that is refused if there is too little.
-            self.snapshots.wanted.borrow_mut().grown_blocks += more;
-        } else if more > 0 && more as u64 > self.free_blocks() {
+            self.snapshots.wanted.borrow_mut().grown_blocks += more as i64;
+        } else if more > self.free_blocks() {
             return false;
         }
-        self.promise_blocks(more);
+        self.promise_blocks(more as i64);
+        let space = &self.dirty.space;
+        space.returning_blocks.set(space.returning_blocks.get() + returning);
         true
     }
 
-    /// Counts blocks that will be taken, or given back, with the groups that are not under a root.
+    /// Whether a write finds no room now, and may find some once what was absorbed is under a root.
+    pub(crate) fn may_find_room(&self, volume: &VolumeState, lba: Lba, blocks: u64) -> bool {
+        let may_be_short = volume.sparse.get() && self.may_get_free(blocks);
+        may_be_short && self.may_get_free(blocks - self.unshared_blocks(volume, lba, blocks))
+    }
+
+    /// Whether fewer blocks are free, and more may be once what was absorbed is under a root.
+    fn may_get_free(&self, blocks: u64) -> bool {
+        blocks > self.free_blocks() && self.dirty.space.returning_blocks.get() > 0
+    }
+
+    /// Has what was absorbed committed, if only then so many blocks may be free.
+    pub(crate) async fn wait_for_room(&self, blocks: u64) -> Result<(), CommitError> {
+        match self.may_get_free(blocks) {
+            true => self.commit_all().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Counts blocks that may be taken, or no longer, with the groups that are not under a root.
     pub(crate) fn promise_blocks(&self, more: i64) {
         let promised = &self.dirty.space.promised_blocks;
         promised.set(promised.get() + more);
@@ -153,9 +183,14 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::held_blocks`], without those that a snapshot has as well.
-    fn unshared_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
-        self.blocks_by(volume, lba, blocks, Map::unshared_within)
+    /// As [`Pool::held_blocks`], without those that a snapshot has as well. What the group under
+    /// way brings does not count where it may take less: an overwrite takes the rest.
+    fn unshared_blocks(&self, volume: &VolumeState, lba: Lba, blocks: u64) -> u64 {
+        let counts = |groups: &Groups, piece: &OverlayExtent| {
+            let open = groups.open().volumes.get(&volume.id);
+            !volume.may_take_less.get() || open.is_some_and(|map| map.covers(piece.lba))
+        };
+        self.blocks_by(volume.id, (lba, blocks), counts, Map::unshared_within)
     }
 
     /// Blocks of data of a volume of `blocks` that no snapshot has, once all that was absorbed is
@@ -177,24 +212,24 @@ impl Pool {
 
     /// Blocks in this range that hold data, once all that was absorbed is under a root.
     pub(crate) fn held_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
-        self.blocks_by(volume, lba, blocks, Map::mapped_within)
+        self.blocks_by(volume, (lba, blocks), |_, _| true, Map::mapped_within)
     }
 
-    /// Blocks of data in this range: of what was absorbed all, of the rest as the map says.
+    /// Blocks of data in this range: of what was absorbed what counts, of the rest as the map says.
     fn blocks_by(
         &self,
         volume: VolumeId,
-        lba: Lba,
-        blocks: u64,
+        (lba, blocks): (Lba, u64),
+        counts: impl Fn(&Groups, &OverlayExtent) -> bool,
         in_map: impl Fn(&Map, VolumeId, Lba, u64) -> u64,
     ) -> u64 {
         let map = self.store.map.borrow();
-        let pieces = self.dirty.groups.borrow().lookup(volume, lba, blocks);
-        let held = |piece: &forebay_txg::OverlayExtent| match piece.content {
-            Some(Content::Data(_)) => piece.blocks,
-            Some(Content::Zero) => 0,
+        let groups = self.dirty.groups.borrow();
+        let held = |piece: &OverlayExtent| match piece.content {
+            Some(Content::Data(_)) if counts(&groups, piece) => piece.blocks,
+            Some(_) => 0,
             None => in_map(&map, volume, piece.lba, piece.blocks),
         };
-        pieces.iter().map(held).sum()
+        groups.lookup(volume, lba, blocks).iter().map(held).sum()
     }
 }

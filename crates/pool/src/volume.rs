@@ -105,6 +105,9 @@ pub(crate) struct VolumeState {
     pub dedup: Cell<DedupMode>,
     /// How its blocks are compressed.
     pub compression: Cell<Compression>,
+    /// Blocks may take less space than they were promised: one of the two is on, or was since the
+    /// import.
+    pub may_take_less: Cell<bool>,
     /// Requests a second, and bytes of reads and writes a second.
     pub iops_limit: RateLimit,
     pub bandwidth_limit: RateLimit,
@@ -151,7 +154,8 @@ impl VolumeState {
         let sync = config.properties.get("sync").and_then(|v| SyncMode::parse(v));
         let dedup = config.properties.get("dedup").and_then(|v| DedupMode::parse(v));
         let compression = config.properties.get("compression");
-        let compression = compression.and_then(|v| Compression::parse(v));
+        let compression = compression.and_then(|v| Compression::parse(v)).unwrap_or_default();
+        let dedup = dedup.unwrap_or_default();
         let number = |name: &str| config.properties.get(name).and_then(|v| parse_bytes(v).ok());
         Self {
             id: VolumeId(config.id),
@@ -177,8 +181,9 @@ impl VolumeState {
             caches_writes: Cell::new(
                 config.properties.get("cache_writes").is_some_and(|value| value == "on"),
             ),
-            dedup: Cell::new(dedup.unwrap_or_default()),
-            compression: Cell::new(compression.unwrap_or_default()),
+            dedup: Cell::new(dedup),
+            compression: Cell::new(compression),
+            may_take_less: Cell::new(dedup != DedupMode::Off || compression != Compression::Off),
             iops_limit: RateLimit::new(number("iops_limit")),
             bandwidth_limit: RateLimit::new(number("bandwidth_limit")),
             is_snapshot,

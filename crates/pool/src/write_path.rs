@@ -88,7 +88,13 @@ impl Pool {
             DeviceError::new(name, Operation::Write, offset_bytes, len_bytes, ErrorKind::Gone)
         };
         let demand = volume.demand((end - first) * BLOCK_BYTES, fua);
-        let permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
+        let mut permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
+        if self.may_find_room(volume, Lba(first), end - first) {
+            drop(permit);
+            // If it fails, the pool takes no more writes, and the throttle says so.
+            let _ = self.commit_all().await;
+            permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
+        }
         let aligned = offset_bytes % BLOCK_BYTES == 0 && len_bytes % BLOCK_BYTES == 0;
         let merge = if aligned {
             self.wait_for_merges(volume, first, end).await;

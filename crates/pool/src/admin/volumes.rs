@@ -122,11 +122,12 @@ impl Pool {
             .saturating_add_signed(space.promised_blocks.get().saturating_neg())
     }
 
-    /// Whether volumes have, or were promised, more than there is.
-    pub(crate) fn is_overdrawn(&self) -> bool {
+    /// Blocks that volumes and snapshots have, or were promised, beyond what there is.
+    pub(crate) fn overdrawn_blocks(&self) -> u64 {
         let space = &self.dirty.space;
         let taken = space.reserved_blocks.get() + space.sparse_blocks.get();
-        taken.saturating_add_signed(space.promised_blocks.get()) > space.usable_blocks.get()
+        let taken = taken.saturating_add_signed(space.promised_blocks.get());
+        taken.saturating_sub(space.usable_blocks.get())
     }
 
     /// The block device of a volume. `None` if the volume or the pool is about to go, because the
@@ -160,8 +161,11 @@ impl Pool {
             self.check_sharing(&spec.name, spec.sparse, name, value)?;
         }
         let blocks = Self::blocks_of(spec.size_bytes);
-        if !spec.sparse && blocks > self.free_blocks() {
-            return Err(self.no_space(spec.size_bytes, false));
+        if !spec.sparse {
+            self.wait_for_room(blocks).await?;
+            if blocks > self.free_blocks() {
+                return Err(self.no_space(spec.size_bytes, false));
+            }
         }
         // The volume owns its space from here on: clients write to others while it is committed.
         let reserved = &self.dirty.space.reserved_blocks;
@@ -313,8 +317,11 @@ impl Pool {
     ) -> Result<(), VolumeError> {
         let before = volume.size_bytes.get();
         let grown = Self::blocks_of(size_bytes.saturating_sub(before));
-        if !volume.sparse.get() && grown > self.free_blocks() {
-            return Err(self.no_space(grown * BLOCK_BYTES, true));
+        if !volume.sparse.get() {
+            self.wait_for_room(grown).await?;
+            if grown > self.free_blocks() {
+                return Err(self.no_space(grown * BLOCK_BYTES, true));
+            }
         }
         let set_config = |size_bytes| {
             let mut config = self.config.borrow_mut();
@@ -368,6 +375,9 @@ impl Pool {
                 set(&mut v.properties);
             }
             self.sync.config_dirty.set(true);
+        }
+        if [DEDUP, COMPRESSION].contains(&property) && value != "off" {
+            volume.may_take_less.set(true);
         }
         // Earlier writes are committed, so that the new mode holds for all that follow.
         self.commit_all().await?;

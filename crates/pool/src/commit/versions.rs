@@ -58,7 +58,7 @@ impl Pool {
     /// The group that was just closed ends with what was wanted of it.
     pub(crate) fn close_versions(&self) {
         let mut end = self.snapshots.wanted.take();
-        if end.grown_blocks > 0 && self.is_overdrawn() {
+        if end.grown_blocks > 0 && self.overdrawn_blocks() > 0 {
             // Volumes that are not sparse wrote more since the snapshots were wanted than there is
             // room for. Their callers find that they were not taken.
             self.promise_blocks(-(end.promised_blocks + end.grown_blocks));

@@ -310,6 +310,9 @@ pub struct PoolSummary {
     /// Those of them that no volume has set aside.
     #[serde(default)]
     pub available_bytes: u64,
+    /// What volumes and snapshots hold, or were promised, beyond `size_bytes`; 0 in a sound pool.
+    #[serde(default)]
+    pub overdrawn_bytes: u64,
     /// Bytes of the data devices, parity and reserve included, and a mirror as one of its sides:
     /// what `zpool list` calls SIZE.
     #[serde(default)]

@@ -35,6 +35,7 @@ impl Pool {
             alloc_bytes,
             free_bytes: usable.saturating_sub(alloc_bytes),
             available_bytes: self.free_blocks() * BLOCK_BYTES,
+            overdrawn_bytes: self.overdrawn_blocks() * BLOCK_BYTES,
             raw_size_bytes,
             raw_alloc_bytes,
             raw_free_bytes: raw_size_bytes.saturating_sub(raw_alloc_bytes),

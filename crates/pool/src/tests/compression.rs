@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{Device, IoBuf, IoBytes};
+use forebay_device::{Device, IoBuf, IoBytes, Operation};
 use forebay_map::{Map, PACKED_VOLUME};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
 use forebay_units::{BLOCK_LEN, BlockAddr, Layout, Lba, Nanos, SegmentId};
 
-use super::rack::memory;
+use super::rack::{memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::packed::Packed;
 use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
@@ -299,4 +299,69 @@ fn packed_blocks_without_references_are_freed_after_an_import() {
     let addr = BlockAddr::new(SegmentId(1), 0);
     map.set_run(PACKED_VOLUME, Lba(5), addr, &[1, 2], false, &mut |_, _| {}).unwrap();
     assert_eq!(Packed::restored(&map).0.take_unused(), [5, 6]);
+}
+
+/// A pool with about 512 blocks left and a volume `s` of which a group is under way: it brings 256
+/// blocks from the start of the volume on, which become much smaller.
+async fn group_under_way() -> (Rc<Pool>, Device, u64, rt::JoinHandle<()>) {
+    let pace = |_: &str, operation: Operation, _: u64| match operation {
+        Operation::Write => Some(Nanos::from_millis(5)),
+        _ => None,
+    };
+    let shelf = paced(memory(&["a"], 64 << 20), pace);
+    let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+    let rest = (pool.free_blocks() - 512) * BLOCK_LEN as u64;
+    pool.create_volume(&VolumeSpec { name: "rest".into(), ..volume(rest) }).await.unwrap();
+    pool.create_volume(&sparse("s", 16 * MIB, &[("compression", "lz4")])).await.unwrap();
+    let free = pool.free_blocks();
+    let s = pool.open_volume("s").unwrap();
+    s.write(0, blocks(1, 256, 64), false).await.unwrap();
+    let group = rt::spawn({
+        let pool = pool.clone();
+        async move { pool.sync().await.unwrap() }
+    });
+    while pool.dirty.groups.borrow().syncing().is_none() {
+        assert!(!group.is_finished(), "it was not seen");
+        rt::sleep(Nanos::from_micros(100)).await;
+    }
+    (pool, s, free, group)
+}
+
+/// Writes blocks without a pattern over the second half of the volume until one is refused.
+/// Returns how many were taken.
+async fn fill_rest(s: &Device) -> u64 {
+    let mut taken = 0;
+    let at = |block: u64| 8 * MIB + block * BLOCK_LEN as u64;
+    while s.write(at(taken), blocks(1000 + taken, 1, BLOCK_LEN), false).await.is_ok() {
+        taken += 1;
+    }
+    taken
+}
+
+#[test]
+fn an_overwrite_of_blocks_that_are_being_compressed_takes_its_full_size() {
+    Runtime::simulated(7).block_on(async {
+        let (pool, s, free, group) = group_under_way().await;
+        s.write(0, blocks(2, 256, BLOCK_LEN), false).await.unwrap();
+        group.await;
+        assert!(pool.free_blocks() <= free - 256, "{} of {free}", pool.free_blocks());
+        let more = fill_rest(&s).await;
+        assert!((200..=free - 256).contains(&more), "{more}");
+        pool.sync().await.unwrap();
+        assert_eq!(pool.summary().overdrawn_bytes, 0);
+        expect(&s, 0, &blocks(2, 256, BLOCK_LEN)).await;
+    });
+}
+
+#[test]
+fn a_trim_of_blocks_that_are_being_compressed_gives_back_what_they_took() {
+    Runtime::simulated(8).block_on(async {
+        let (pool, s, free, group) = group_under_way().await;
+        s.discard(0, MIB, false).await.unwrap();
+        group.await;
+        assert!(pool.free_blocks() <= free, "{} of {free}", pool.free_blocks());
+        fill_rest(&s).await;
+        pool.sync().await.unwrap();
+        assert_eq!(pool.summary().overdrawn_bytes, 0);
+    });
 }

@@ -102,6 +102,47 @@ fn space_that_a_volume_gives_back_is_free_without_what_others_have_written_meanw
 }
 
 #[test]
+fn trimmed_space_is_free_once_a_root_has_the_trim() {
+    Runtime::simulated(7).block_on(async {
+        let (pool, s) = slow_pool().await;
+        pool.create_volume(&sparse("t", 1 << 20)).await.unwrap();
+        let t = pool.open_volume("t").unwrap();
+        fill(&s, 0, u64::MAX).await;
+        pool.sync().await.unwrap();
+        assert_eq!((pool.free_blocks(), fill(&t, 0, 1).await), (0, 0));
+        s.discard(0, 64 * BLOCK, false).await.unwrap();
+        // After a power cut the trim may not have been, whatever was flushed since on `t`.
+        assert_eq!(pool.free_blocks(), 0);
+        let root = pool.sync.commit.get();
+        assert_eq!(fill(&t, 0, 1).await, 1);
+        assert!(pool.sync.commit.get() > root, "the write has the trim committed");
+        assert_eq!(fill(&t, 1, 128).await, 63);
+        assert_eq!(pool.summary().overdrawn_bytes, 0);
+        // Where nothing comes back, a write is refused without a commit.
+        pool.sync().await.unwrap();
+        let root = pool.sync.commit.get();
+        assert_eq!((fill(&t, 64, 1).await, fill(&s, 0, 1).await), (0, 0));
+        assert_eq!(pool.sync.commit.get(), root);
+    });
+}
+
+#[test]
+fn a_volume_is_created_in_space_that_was_just_trimmed() {
+    Runtime::simulated(8).block_on(async {
+        let (pool, s) = slow_pool().await;
+        fill(&s, 0, u64::MAX).await;
+        pool.sync().await.unwrap();
+        s.discard(0, 64 * BLOCK, false).await.unwrap();
+        pool.create_volume(&volume(60 * BLOCK)).await.unwrap();
+        s.discard(64 * BLOCK, 64 * BLOCK, false).await.unwrap();
+        pool.resize_volume("v", 120 * BLOCK, false).await.unwrap();
+        let refused = pool.resize_volume("v", 129 * BLOCK, false).await.unwrap_err();
+        assert!(matches!(refused, VolumeError::NoSpace { .. }), "{refused}");
+        assert_eq!(pool.summary().overdrawn_bytes, 0);
+    });
+}
+
+#[test]
 fn a_rollback_for_which_the_map_has_no_room_is_refused() {
     Runtime::simulated(3).block_on(async {
         let shelf = memory(&["a"], 64 << 20);

@@ -19,6 +19,7 @@ pub(super) fn summary() -> PoolSummary {
         alloc_bytes: 3 << 30,
         free_bytes: 9 << 30,
         available_bytes: 1 << 30,
+        overdrawn_bytes: 0,
         raw_size_bytes: 18 << 30,
         raw_alloc_bytes: 9 << 29,
         raw_free_bytes: 27 << 29,
