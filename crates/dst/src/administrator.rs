@@ -11,6 +11,7 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
 use crate::coverage::Coverage;
+use crate::leaks::check_promises;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::{Admin, ImproperJob};
 use crate::subject::{CLEANER_EVENT, Cause, Manage, Pool, Refusal, Sync};
@@ -47,6 +48,7 @@ impl<P: Pool> Administrator<P> {
             let outages = self.model.outages.get();
             let outcome = self.perform(&job).await;
             self.coverage.job.set(before);
+            check_promises(&self.model, &*self.pool);
             let is_calm = !self.model.is_in_outage() && self.model.outages.get() == outages;
             match outcome {
                 Some(Err(_)) if !is_calm => self.model.count("suspension: jobs failed", 1),

@@ -19,7 +19,7 @@ use crate::client::client;
 use crate::contest::Decision;
 use crate::coverage::Activity;
 use crate::judgement::{finish, judge};
-use crate::leaks::check_after_work;
+use crate::leaks::{check_after_work, check_promises};
 use crate::log_memory::BATTERY_SECS;
 use crate::model::{Presence, volume_name};
 use crate::operator::Operator;
@@ -73,6 +73,7 @@ impl<S: Subject> BootContext<S> {
         let server = (!boot.remote.is_empty()).then(|| serve(&pool));
         let crashes = boot.crash.is_some();
         self.work(&pool, server.as_ref(), boot, devices).await;
+        check_promises(&self.model, &*pool);
         for (name, count) in pool.events() {
             self.model.count(&name, count);
         }
@@ -200,8 +201,13 @@ impl<S: Subject> BootContext<S> {
         self.disks.world.at_power_cut(move || {
             coverage.note("power cut", !struck.borrow().is_empty());
             // The power may fail while the pool has its own statistics borrowed.
-            let read = || pool.upgrade().map_or_else(Vec::new, |pool| pool.events());
-            let events = panics::catch(AssertUnwindSafe(read)).unwrap_or_default();
+            let read = || {
+                pool.upgrade().map(|pool| {
+                    check_promises(&model, &*pool);
+                    pool.events()
+                })
+            };
+            let events = panics::catch(AssertUnwindSafe(read)).ok().flatten().unwrap_or_default();
             events.into_iter().for_each(|(name, count)| model.count(&name, count));
         });
     }

@@ -43,6 +43,20 @@ async fn check_connections(model: &Model, server: &Server) {
     }
 }
 
+/// Repacking may take a block more with a group, out of the pool's reserve, and a later group gives
+/// it back.
+const REPACKING_BYTES: u64 = 8 << 12;
+
+/// Checks that volumes and snapshots were not promised more than the pool has. They could not all
+/// be written then, long before one of them notices.
+pub(crate) fn check_promises(model: &Model, pool: &impl Pool) {
+    let overdrawn_bytes = pool.overdrawn_bytes();
+    if overdrawn_bytes > REPACKING_BYTES {
+        let text = format!("the pool has promised {overdrawn_bytes} bytes more than it has");
+        model.object(Kind::Promise, text);
+    }
+}
+
 /// Commits, and checks that no memory is held.
 async fn check_memory<S: Subject>(context: &BootContext<S>, pool: &S::Pool) {
     let model = &context.model;

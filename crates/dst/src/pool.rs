@@ -474,6 +474,10 @@ impl Pool for ForebayPool {
         Some(Held { dirty_bytes, available_bytes: self.pool().summary().available_bytes })
     }
 
+    fn overdrawn_bytes(&self) -> u64 {
+        self.pool().summary().overdrawn_bytes
+    }
+
     fn events(&self) -> Vec<(String, u64)> {
         let stats = self.pool().stats();
         let of_caches = |count: fn(&CacheDeviceStats) -> u64| -> u64 {

@@ -523,6 +523,11 @@ pub trait Pool: 'static {
         None
     }
 
+    /// What the pool has promised to volumes and snapshots beyond its size, in bytes.
+    fn overdrawn_bytes(&self) -> u64 {
+        0
+    }
+
     /// Counts of named events for the summary.
     fn events(&self) -> Vec<(String, u64)> {
         Vec::new()

@@ -27,6 +27,8 @@ pub enum Kind {
     Scrub,
     /// Memory or space is held that nothing uses.
     Leak,
+    /// More space was promised than there is.
+    Promise,
     /// Two machines have the pool, or the one that lost it goes on.
     Owners,
     /// A panic.
