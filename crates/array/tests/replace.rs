@@ -7,7 +7,7 @@ use std::rc::Rc;
 use common::{FaultyDevice, Rig, SEGMENTS, block, segment, simulate};
 use forebay_array::{Array, ArrayError, BlockVerdict, GroupSpec, Health, MemberSpec, MemberState};
 use forebay_rt as rt;
-use forebay_units::{BlockAddr, DeviceId, Layout};
+use forebay_units::{BlockAddr, DeviceId, Layout, Nanos};
 
 fn version_one(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
     if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
@@ -200,6 +200,38 @@ fn failed_replacement_leaves_the_old_member_in_service() {
         rig.array.detach(DeviceId(5)).expect("it is not needed");
         assert_eq!(rig.array.health(), vec![Health::Online]);
     });
+}
+
+// What only a device has that went away is not lost. Nothing may be written in its place.
+#[test]
+fn a_source_that_goes_while_its_rows_are_read_is_missing_and_not_lost() {
+    let missed = Rc::new(std::cell::Cell::new(0));
+    for seed in 0..40 {
+        let missed = missed.clone();
+        simulate(seed, async move {
+            let rig = Rig::new(Layout::Raidz1, 3);
+            rig.array.offline(DeviceId(2)).await.expect("it can be spared");
+            rig.fill(segment(0), 1).await;
+            rig.array.flush().await.expect("two are enough");
+            rig.array.online(DeviceId(2), Some(rig.devices[2].device())).expect("fits");
+            let leave = async {
+                rt::sleep(Nanos(rt::random_below(1500))).await;
+                rig.devices[0].gone.set(true);
+            };
+            let (rebuilt, ()) = rt::join(rig.rebuild(segment(0), 4, &version_one), leave).await;
+            match rebuilt {
+                Ok(rebuilt) => assert_eq!(rebuilt.damaged, vec![], "seed {seed}"),
+                Err(ArrayError::SourcesMissing { .. }) => missed.set(missed.get() + 1),
+                Err(other) => panic!("{other}"),
+            }
+            rig.devices[0].gone.set(false);
+            if rig.array.status()[0].state != MemberState::Online {
+                rig.array.online(DeviceId(0), Some(rig.devices[0].device())).expect("it is back");
+            }
+            rig.expect_segment(segment(0), 1).await;
+        });
+    }
+    assert!((5..40).contains(&missed.get()), "{} of 40 went in time", missed.get());
 }
 
 #[test]

@@ -58,6 +58,23 @@ fn promotion_takes_along_what_snapshots_have_in_the_first_block_of_a_leaf() {
 }
 
 #[test]
+fn promotion_takes_along_what_only_the_origin_has() {
+    for lba in [0, 700, 5000] {
+        let mut map = cloned(lba);
+        map.keep_before_clear(PARENT, Lba(lba), 1, &mut |_| {});
+        map.clear(PARENT, Lba(lba), 1, &mut |_, _| {}).unwrap();
+        assert_eq!((found(&map, PARENT, lba), found(&map, ORIGIN, lba)), (None, Some(100)));
+        let mut promotion = map.begin_promotion(CLONE).expect("it is a clone");
+        while map.promote_leaf(&mut promotion, &mut |_| {}) {}
+        map.finish_promotion(promotion);
+        map.set_versions(PARENT, &[], Some(ORIGIN));
+        map.set_versions(CLONE, &[(ORIGIN, false)], None);
+        assert_eq!(found(&map, PARENT, lba), None, "block {lba} was cleared");
+        assert_eq!((found(&map, CLONE, lba), found(&map, ORIGIN, lba)), (Some(100), Some(100)));
+    }
+}
+
+#[test]
 fn a_hole_that_comes_back_in_a_rollback_is_shared_with_no_snapshot() {
     const SNAPSHOT: VolumeId = VolumeId(4);
     let mut map = cloned(5);

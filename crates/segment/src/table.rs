@@ -58,7 +58,8 @@ pub struct SegmentInfo {
     pub clock: u64,
     /// Whether the cleaner is emptying it.
     pub cleaning: bool,
-    pins: u32,
+    /// How many reads keep it from being reused.
+    pub(crate) pins: u32,
     changed: bool,
 }
 

@@ -1,15 +1,17 @@
 mod footer;
 mod journal;
 
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use forebay_array::{Array, ArrayEvent, GroupGeometry, GroupSpec};
-use forebay_device::{Device, IoBuf, IoBytes, MemoryDevice};
+use forebay_device::{Device, IoBuf, IoBytes, MemoryDevice, Operation};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{FooterPlace, Run, footer_blocks};
 use forebay_format::journal::{FrameKind, SegmentRecord};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
+use forebay_testkit::{Answer, Command, Decision, Probe, Script};
 use forebay_units::{
     BLOCK_LEN, BlockAddr, CommitId, DeviceId, Layout, Lba, Nanos, SegmentId, VolumeId,
 };
@@ -36,6 +38,16 @@ fn bench(layout: Layout, members: usize) -> Bench {
 }
 
 fn bench_of(layout: Layout, members: usize, column_bytes: u64, segments: u32) -> Bench {
+    bench_on(layout, members, (column_bytes, segments), |device| device)
+}
+
+/// As [`bench_of`], with each device wrapped by `seen`.
+fn bench_on(
+    layout: Layout,
+    members: usize,
+    (column_bytes, segments): (u64, u32),
+    seen: impl Fn(Device) -> Device,
+) -> Bench {
     let geometry = GroupGeometry {
         layout,
         members,
@@ -47,8 +59,8 @@ fn bench_of(layout: Layout, members: usize, column_bytes: u64, segments: u32) ->
     };
     let devices: Vec<Device> = (0..members)
         .map(|i| {
-            Rc::new(MemoryDevice::new(&format!("d{i}"), u64::from(segments) * column_bytes))
-                as Device
+            let size_bytes = u64::from(segments) * column_bytes;
+            seen(Rc::new(MemoryDevice::new(&format!("d{i}"), size_bytes)))
         })
         .collect();
     let members = devices.iter().enumerate().map(|(i, d)| (DeviceId(i as u32), d.clone()));
@@ -215,6 +227,48 @@ fn reads_verify_sums_from_the_map_or_the_footer() {
         let misplaced = Wanted { lba: Lba(1), ..wanted };
         let unread = reader.read_each(&misplaced).await.unwrap_err();
         assert!(is_checksum_fault(&unread.error), "{}", unread.error);
+    });
+}
+
+/// Notes how many pins segment 0 has whenever a device is read.
+struct Pinned {
+    table: OnceCell<Rc<SegmentTable>>,
+    seen: RefCell<Vec<u32>>,
+}
+
+impl Script for Pinned {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        if let (Operation::Read, Some(table)) = (command.operation, self.table.get()) {
+            self.seen.borrow_mut().push(table.get(SegmentId(0)).pins);
+        }
+        Box::pin(async { Decision::Run })
+    }
+}
+
+// A block that is put right is written back. Nothing else may lie there by then.
+#[test]
+fn a_segment_is_not_reused_while_a_block_of_it_is_recovered() {
+    Runtime::simulated(8).block_on(async {
+        let pinned = Rc::new(Pinned { table: OnceCell::new(), seen: RefCell::default() });
+        let probed = |device| -> Device { Probe::new(device, pinned.clone()) };
+        let b = bench_on(Layout::Mirror, 2, (256 << 10, SEGMENTS), probed);
+        let volume = VolumeId(4);
+        let mut writer =
+            DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
+        let (addr, sum) =
+            writer.append(volume, Lba(0), bytes(&block(0)), CommitId(1), 9, 0).await.unwrap();
+        writer.finish_rows(CommitId(1)).await;
+        b.in_flight.drain().await.unwrap();
+        b.devices[0].write(0, IoBuf::copy_of(&[1; BLOCK_LEN]).freeze(), false).await.unwrap();
+        assert!(pinned.table.set(b.table.clone()).is_ok());
+        let reader = Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
+        let wanted = Wanted { addr, volume, lba: Lba(0), blocks: 1, sums: vec![Some(sum)] };
+        while repairs(&b.array) == 0 {
+            assert!(reader.read(&wanted).await.unwrap()[..] == block(0)[..]);
+        }
+        let seen = pinned.seen.take();
+        assert!(seen.len() >= 2 && seen.iter().all(|pins| *pins == 1), "{seen:?}");
+        assert_eq!(b.table.get(SegmentId(0)).pins, 0);
     });
 }
 

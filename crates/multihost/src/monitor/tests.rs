@@ -119,6 +119,25 @@ fn no_answer_proves_nothing() {
     });
 }
 
+// A machine may stand still while its read is answered, and another one has taken the pool since.
+#[test]
+fn a_late_answer_counts_from_when_it_was_asked() {
+    Runtime::simulated(1).block_on(async {
+        let (devices, hangs) = devices().await;
+        let monitor = armed();
+        hangs.set(Some(Operation::Read));
+        let verdict = monitor.check(&devices[..1], PollMode::FirstHeartbeat, OWNER).await;
+        assert!(matches!(verdict, Verdict::Unproven));
+        rt::sleep(Nanos::from_millis(1600)).await;
+        hangs.set(None);
+        rt::sleep(Nanos::from_millis(20)).await;
+        let mode = PollMode::FirstHeartbeat;
+        assert_eq!(confirmed(&monitor, &devices[..1], mode).await, names(&["a"]));
+        rt::sleep(Nanos::from_millis(600)).await;
+        assert!(!monitor.fence().is_valid(), "it was asked more than three seconds ago");
+    });
+}
+
 // All were given up while the machine was cut off from them, and another one has the pool.
 #[test]
 fn no_device_proves_nothing() {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, ErrorKind, IoBuf};
+use forebay_device::{BlockDevice, ErrorKind, IoBuf, ZeroOptions};
 use forebay_rt as rt;
 use forebay_rt::{Runtime, net};
 use forebay_units::Nanos;
@@ -47,6 +47,9 @@ fn kernel_is_told_of_no_cache_and_its_writes_are_durable() {
         client.write(8192, pattern(4096, 1), false).await.unwrap();
         assert!(device.durable.borrow()[8192..][..4096] == pattern(4096, 1)[..]);
         client.discard(8192, 4096, false).await.unwrap();
+        assert!(device.durable.borrow()[8192..][..4096].iter().all(|byte| *byte == 0));
+        client.write(8192, pattern(4096, 3), false).await.unwrap();
+        client.write_zeroes(8192, 4096, ZeroOptions::default()).await.unwrap();
         assert!(device.durable.borrow()[8192..][..4096].iter().all(|byte| *byte == 0));
         // Others have the cache, and flush it.
         let other = super::connect(&server).await;
@@ -172,9 +175,11 @@ fn request_that_gets_no_answer_holds_no_memory_while_others_run() {
 }
 
 #[test]
-fn write_of_a_connection_that_was_given_up_does_not_begin() {
-    for seed in 0..20 {
-        Runtime::simulated(seed).block_on(async {
+fn change_of_a_connection_that_was_given_up_does_not_begin() {
+    for (seed, command) in
+        (0..24).zip([command::WRITE, command::TRIM, command::WRITE_ZEROES].into_iter().cycle())
+    {
+        Runtime::simulated(seed).block_on(async move {
             let limits = Limits {
                 request_max_bytes: 4096,
                 connection_bytes_max: 16384,
@@ -186,22 +191,25 @@ fn write_of_a_connection_that_was_given_up_does_not_begin() {
             assert!(server.adopt_for_kernel(there));
             let mut bytes = 3u32.to_be_bytes().to_vec();
             bytes.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
-            for n in 0..10 {
-                let (command, len_bytes) = (command::WRITE, 4096);
-                let request =
-                    Request { flags: 0, command, cookie: n, offset_bytes: n * 4096, len_bytes };
+            let count = 100;
+            for n in 0..count {
+                let (offset_bytes, len_bytes) = (n * 4096, 4096);
+                let request = Request { flags: 0, command, cookie: n, offset_bytes, len_bytes };
                 bytes.extend(request.encode());
-                bytes.extend(&pattern(4096, n)[..]);
+                if command == command::WRITE {
+                    bytes.extend(&pattern(4096, n)[..]);
+                }
             }
             here.send_all(bytes).await.0.unwrap();
-            while device.writes_begun.get() == 0 {
+            let changes = || device.writes_begun.get() + device.holes_begun.get();
+            while changes() == 0 {
                 rt::sleep(Nanos(10_000)).await;
             }
             here.shutdown();
-            let begun = device.writes_begun.get();
+            let begun = changes();
             rt::sleep(Nanos::from_secs(1)).await;
-            assert!(begun < 10, "the others wait for memory");
-            assert_eq!(device.writes_begun.get(), begun, "a write began after its connection");
+            assert!(begun < count, "the others wait for memory");
+            assert_eq!(changes(), begun, "one began after its connection");
             assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
         });
     }

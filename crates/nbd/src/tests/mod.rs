@@ -39,6 +39,8 @@ struct CachedDevice {
     stored: RefCell<Vec<bool>>,
     max_delay: Nanos,
     writes_begun: Cell<u64>,
+    /// Trims and zeroes.
+    holes_begun: Cell<u64>,
     flushes_begun: Cell<u64>,
     in_flight: Cell<u64>,
     max_in_flight: Cell<u64>,
@@ -62,6 +64,7 @@ impl CachedDevice {
             stored: RefCell::new(vec![false; size_bytes / 512]),
             max_delay: Nanos::from_millis(2),
             writes_begun: Cell::new(0),
+            holes_begun: Cell::new(0),
             flushes_begun: Cell::new(0),
             in_flight: Cell::new(0),
             max_in_flight: Cell::new(0),
@@ -134,6 +137,7 @@ impl BlockDevice for CachedDevice {
     }
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
+            self.holes_begun.set(self.holes_begun.get() + 1);
             self.delay().await;
             self.check(Operation::Discard, offset_bytes, len_bytes)?;
             self.put(offset_bytes, &vec![0; len_bytes as usize], false, fua);
@@ -142,6 +146,7 @@ impl BlockDevice for CachedDevice {
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
+            self.holes_begun.set(self.holes_begun.get() + 1);
             self.delay().await;
             self.check(Operation::WriteZeroes, offset, len)?;
             if options.fast && options.no_hole {

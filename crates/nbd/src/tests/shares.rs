@@ -223,6 +223,27 @@ fn reads_of_a_client_that_takes_nothing_stop_at_its_window() {
     });
 }
 
+#[test]
+fn reads_that_fail_take_nothing_of_the_window() {
+    Runtime::simulated(26).block_on(async {
+        let device = CachedDevice::new(2 << 20);
+        let server = server_of(device.clone(), limits());
+        let client = client(&server, Account::Owner).await;
+        let len = 128 << 10;
+        let read = async || {
+            let read = client.read_once(0, IoBuf::recycled(len as usize));
+            let ended = rt::timeout(Nanos::from_secs(60), std::pin::pin!(read)).await;
+            ended.expect("the read does not begin")
+        };
+        for _ in 0..2 * limits().reply_window_bytes / len {
+            *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+            assert!(read().await.is_err());
+        }
+        read().await.unwrap();
+        assert_eq!(server.bytes_in_flight(), 0);
+    });
+}
+
 proptest! {
     /// Whatever connections take and give back, the limit holds, and a connection that holds
     /// nothing finds room for a small request.

@@ -50,6 +50,16 @@ fn footers_of_several_pages_are_read_and_repaired() {
                 let wanted = Wanted { addr, volume: VolumeId(4), lba, blocks: 1, sums: vec![None] };
                 assert!(one.read(&wanted).await.unwrap()[..] == block(at)[..], "block {at}");
             }
+            // Runs of several blocks, some of which have their sums in two pages.
+            let follow = |at: &u64| (1..8).all(|next| lba_of(at + next) == lba_of(*at) + next);
+            for at in (0..found.sums.len() as u64 - 7).filter(follow) {
+                let (addr, lba) = (BlockAddr::new(SegmentId(segment), at as u32), Lba(lba_of(at)));
+                let sums = vec![None; 8];
+                let wanted = Wanted { addr, volume: VolumeId(4), lba, blocks: 8, sums };
+                let read = one.read(&wanted).await.unwrap();
+                let right = read.chunks(BLOCK_LEN).zip(at..).all(|(got, at)| *got == block(at)[..]);
+                assert!(right, "blocks from {at} on");
+            }
         }
     });
 }
