@@ -1,59 +1,20 @@
-//! A device over simulated stores, calm and stormy, against a model, over crashes and takeovers.
+//! A device over simulated stores, calm and stormy, over crashes and takeovers.
 
-use std::collections::BTreeMap;
+mod common;
+
 use std::ops::Range;
 use std::rc::Rc;
 
+use common::{SIZE_BYTES, fill, open, stormy, take};
 use forebay_device::{
     BlockDevice, Cause, DeviceError, ErrorKind, IoBuf, IoBytes, ReservationChange, ReservationKey,
     StoreRequest,
 };
 use forebay_rt::{self as rt, Runtime};
 use forebay_sim::{Bucket, BucketConfig, Seed};
-use forebay_units::{BLOCK_BYTES, Nanos};
+use forebay_units::Nanos;
 
 use forebay_objects::{Answer, ObjectDevice, Store, StoreError};
-
-const SIZE_BYTES: u64 = 64 << 20;
-
-/// A store that fails in every way it can, often.
-fn stormy() -> BucketConfig {
-    BucketConfig {
-        least_latency: Nanos::from_millis(10),
-        latency_span: Nanos::from_millis(50),
-        refused: 60,
-        unanswered: 40,
-        late: 30,
-        repeated: 40,
-        listing_lag: Nanos::from_secs(2),
-        down: false,
-    }
-}
-
-fn fill(len: usize, seed: u64) -> IoBytes {
-    let mut buf = IoBuf::zeroed(len);
-    for (at, block) in buf.chunks_mut(4096).enumerate() {
-        let stamp = (seed << 20) + at as u64 + 1;
-        block.chunks_mut(8).for_each(|word| word.copy_from_slice(&stamp.to_le_bytes()));
-    }
-    buf.freeze()
-}
-
-async fn open(bucket: &Rc<Bucket>, host: u64) -> Rc<ObjectDevice> {
-    ObjectDevice::open(bucket.client("objects"), host, SIZE_BYTES).await.unwrap()
-}
-
-async fn take(device: &ObjectDevice, key: u64, victim: Option<u64>) {
-    let key = ReservationKey(key);
-    device.change_reservations(ReservationChange::Register { key }).await.unwrap();
-    let change = match victim {
-        None => ReservationChange::Reserve { key },
-        Some(victim) => {
-            ReservationChange::Preempt { key, victim: ReservationKey(victim), abort: true }
-        }
-    };
-    device.change_reservations(change).await.unwrap();
-}
 
 async fn expect(device: &ObjectDevice, offset: u64, want: &[u8]) {
     let got = device.read(offset, IoBuf::zeroed(want.len())).await.unwrap();
@@ -107,6 +68,24 @@ fn what_is_written_anew_is_read_before_the_flush() {
             want[at..at + 4096].copy_from_slice(&fill(4096, (2 << 20) + at as u64));
         }
         expect(&device, 2 << 20, &want).await;
+    });
+}
+
+#[test]
+fn what_is_written_where_it_was_discarded_is_there_after_the_flush() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        let (at, half) = (2 << 20, 32 << 10);
+        // The second half goes on where the first one ends, but after the discard.
+        device.write(at, fill(half, 1), false).await.unwrap();
+        device.discard(at + half as u64, half as u64, false).await.unwrap();
+        device.write(at + half as u64, fill(half, 2), false).await.unwrap();
+        device.flush().await.unwrap();
+        for device in [device, open(&bucket, 2).await] {
+            expect(&device, at, &fill(half, 1)).await;
+            expect(&device, at + half as u64, &fill(half, 2)).await;
+        }
     });
 }
 
@@ -253,6 +232,14 @@ fn checkpoints_keep_the_chain_short() {
         let with = |prefix: &str| names.iter().filter(|name| name.starts_with(prefix)).count();
         assert_eq!(with("checkpoint/"), 2);
         assert!(with("chain/") < 300, "{} entries", with("chain/"));
+        // A listing that lags shows the older of both, and the entries after that one go on.
+        let numbers = |prefix: &str| -> Vec<u64> {
+            let of = |name: &String| u64::from_str_radix(name.strip_prefix(prefix)?, 16).ok();
+            names.iter().filter_map(of).collect()
+        };
+        let (oldest, entries) = (numbers("checkpoint/")[0], numbers("chain/"));
+        let newest = *entries.last().expect("there are entries");
+        assert!((oldest + 1..=newest).all(|entry| entries.contains(&entry)), "{oldest}");
         // Another opening reads few of them, and finds the last.
         let again = open(&bucket, 2).await;
         assert!(again.stats().gets < 150, "{:?}", again.stats());
@@ -492,97 +479,4 @@ fn a_chain_that_lost_an_entry_is_refused() {
             "nothing takes its place"
         );
     });
-}
-
-/// What a block may hold: what was durable last, or anything written since.
-struct Model {
-    durable: BTreeMap<u64, u64>,
-    since: BTreeMap<u64, Vec<u64>>,
-    discarded: BTreeMap<u64, bool>,
-}
-
-/// Writes, discards, flushes and reads in a row, with crashes between, over a store that fails.
-#[test]
-fn a_device_is_as_a_model_says_over_crashes() {
-    for seed in 0..12 {
-        Runtime::simulated(seed).block_on(model_run(seed));
-    }
-}
-
-async fn model_run(seed: u64) {
-    const BLOCKS: u64 = 700;
-    let mut rng = Seed(seed).derive("ops").rng();
-    let bucket = Bucket::new(stormy(), Seed(seed));
-    let mut model =
-        Model { durable: BTreeMap::new(), since: BTreeMap::new(), discarded: BTreeMap::new() };
-    let mut device = open(&bucket, 1).await;
-    take(&device, 1, None).await;
-    for stamp in 1..150u64 {
-        // Labels, the border, and blocks behind it.
-        let first = 200 + rng.below(BLOCKS);
-        let blocks = 1 + rng.below(40);
-        match rng.below(10) {
-            0..5 => {
-                let data = fill((blocks * BLOCK_BYTES) as usize, stamp);
-                device.write(first * BLOCK_BYTES, data, false).await.unwrap();
-                for at in 0..blocks {
-                    model.since.entry(first + at).or_default().push((stamp << 20) + at + 1);
-                }
-            }
-            5 => {
-                device.discard(first * BLOCK_BYTES, blocks * BLOCK_BYTES, false).await.unwrap();
-                for at in first..first + blocks {
-                    model.discarded.insert(at, true);
-                    model.since.entry(at).or_default().push(0);
-                }
-            }
-            6 | 7 => {
-                device.flush().await.unwrap();
-                for (block, stamps) in std::mem::take(&mut model.since) {
-                    model.durable.insert(block, *stamps.last().unwrap());
-                }
-            }
-            8 => {
-                drop(device);
-                device = open(&bucket, 1).await;
-                let key = ReservationKey(stamp);
-                // A late request of the process before may come in between.
-                while let Err(error) =
-                    device.change_reservations(ReservationChange::Register { key }).await
-                {
-                    assert_eq!(error.kind, ErrorKind::ReservationConflict);
-                    device = open(&bucket, 1).await;
-                }
-                check(&device, &mut model, true).await;
-            }
-            _ => check(&device, &mut model, false).await,
-        }
-    }
-}
-
-async fn check(device: &ObjectDevice, model: &mut Model, after_crash: bool) {
-    let got = device.read(200 * BLOCK_BYTES, IoBuf::zeroed(800 * 4096)).await.unwrap();
-    for (block, bytes) in (200u64..).zip(got.chunks(4096)) {
-        let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-        assert!(bytes.chunks(8).all(|word| word == found.to_le_bytes()), "block {block} is torn");
-        let durable = model.durable.get(&block).copied().unwrap_or(0);
-        let since = model.since.get(&block).cloned().unwrap_or_default();
-        let is_right = match (after_crash, since.last()) {
-            (true, _) => found == durable || since.contains(&found),
-            (false, Some(last)) => found == *last,
-            (false, None) => found == durable,
-        };
-        // What was discarded may hold anything that was there before.
-        let may_be_old = model.discarded.contains_key(&block);
-        assert!(
-            is_right || may_be_old,
-            "block {block} has {found:#x}, not {durable:#x} or {since:x?}"
-        );
-        if after_crash && found != durable {
-            model.durable.insert(block, found);
-        }
-    }
-    if after_crash {
-        model.since.clear();
-    }
 }

@@ -23,6 +23,8 @@ pub struct Command<'a> {
     pub offset_bytes: u64,
     /// How many bytes.
     pub len_bytes: u64,
+    /// Whether it must be durable when it is answered.
+    pub fua: bool,
 }
 
 impl Command<'_> {
@@ -80,11 +82,11 @@ impl<S: Script> Probe<S> {
     async fn run<'a>(
         &'a self,
         operation: Operation,
-        (offset_bytes, len_bytes): (u64, u64),
+        (offset_bytes, len_bytes, fua): (u64, u64, bool),
         call: impl FnOnce() -> DeviceFuture<'a, ()>,
     ) -> Result<(), DeviceError> {
         let device = self.inner.name();
-        let command = Command { device, operation, offset_bytes, len_bytes };
+        let command = Command { device, operation, offset_bytes, len_bytes, fua };
         match self.script.before(command).await {
             Decision::Run => {
                 call().await?;
@@ -104,13 +106,13 @@ impl<S: Script> Layer for Probe<S> {
         &*self.inner
     }
     fn check_presence(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(self.run(Operation::Check, (0, 0), || self.inner.check_presence()))
+        Box::pin(self.run(Operation::Check, (0, 0, false), || self.inner.check_presence()))
     }
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
             let (device, operation, len_bytes) =
                 (self.inner.name(), Operation::Read, buf.len() as u64);
-            let command = Command { device, operation, offset_bytes, len_bytes };
+            let command = Command { device, operation, offset_bytes, len_bytes, fua: false };
             match self.script.before(command).await {
                 Decision::Run => {}
                 Decision::Drop => unreachable!("a read needs an answer"),
@@ -125,16 +127,16 @@ impl<S: Script> Layer for Probe<S> {
         })
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let range = (offset_bytes, data.len() as u64);
+        let range = (offset_bytes, data.len() as u64, fua);
         let call = move || self.inner.write(offset_bytes, data, fua);
         Box::pin(self.run(Operation::Write, range, call))
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(self.run(Operation::Flush, (0, 0), || self.inner.flush()))
+        Box::pin(self.run(Operation::Flush, (0, 0, false), || self.inner.flush()))
     }
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         let call = move || self.inner.discard(offset_bytes, len_bytes, fua);
-        Box::pin(self.run(Operation::Discard, (offset_bytes, len_bytes), call))
+        Box::pin(self.run(Operation::Discard, (offset_bytes, len_bytes, fua), call))
     }
     fn write_zeroes(
         &self,
@@ -142,7 +144,8 @@ impl<S: Script> Layer for Probe<S> {
         len_bytes: u64,
         options: ZeroOptions,
     ) -> DeviceFuture<'_, ()> {
+        let range = (offset_bytes, len_bytes, options.fua);
         let call = move || self.inner.write_zeroes(offset_bytes, len_bytes, options);
-        Box::pin(self.run(Operation::WriteZeroes, (offset_bytes, len_bytes), call))
+        Box::pin(self.run(Operation::WriteZeroes, range, call))
     }
 }

@@ -76,12 +76,16 @@ fn a_log_in_use_gets_no_closing_frames() {
 #[test]
 fn a_frame_written_after_a_root_proves_that_root() {
     Runtime::simulated(3).block_on(async {
-        for with_record in [false, true] {
+        // Also of a log that was idle, and has a closing frame, when the root was written.
+        for (was_idle, with_record) in [(false, false), (false, true), (true, false)] {
             let disk = disk();
             let rings = [ring(0, MIB, &[&disk])];
             let (log, older) = start(LogConfig::new(POOL), &rings);
             log.append(vec![write(1, 1, 1)]).await.unwrap();
             log.append(vec![write(2, 2, 1)]).await.unwrap();
+            if was_idle {
+                rt::sleep(MOMENT).await;
+            }
             let newer = log.state(TxgId(1));
             log.release(TxgId(1));
             match with_record {
@@ -93,7 +97,8 @@ fn a_frame_written_after_a_root_proves_that_root() {
             assert_eq!(end.verdict, ReplayVerdict::CleanEnd);
             let (records, end) = replay(&rings, &older).await;
             assert_eq!(records.iter().map(|record| record.lba.0).collect::<Vec<_>>(), [1, 2]);
-            let proof = ReplayVerdict::NewerRoot { seq: FrameSeq(3), committed: TxgId(1) };
+            let seq = FrameSeq(if was_idle { 4 } else { 3 });
+            let proof = ReplayVerdict::NewerRoot { seq, committed: TxgId(1) };
             assert_eq!(end.verdict, proof);
             // The hole does not hide it: the log went on behind a root that is not here.
             disk.erase(frame_at(1), 8192);

@@ -1,6 +1,6 @@
 //! Writes that must be durable at once: those of clients, and heartbeats and log marks that fail.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -13,11 +13,11 @@ use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
 use super::imports::until_crash;
-use super::rack::{Rack, scripted};
+use super::rack::{Rack, memory, paced, scripted};
 use super::{expect, names, spec, stamp, volume};
-use crate::Pool;
 use crate::spec::{ImportOptions, VolumeSpec};
 use crate::status::{Health, PoolEvent};
+use crate::{Pool, SyncMode};
 
 const HEARTBEAT: Range<u64> = HEARTBEAT_OFFSET_BYTES..HEARTBEAT_OFFSET_BYTES + 4096;
 const LOG_MARKS: Range<u64> = LOG_MARK_OFFSET_BYTES..LOG_MARK_OFFSET_BYTES + 2 * LOG_MARK_BYTES;
@@ -216,6 +216,74 @@ fn a_large_group_is_committed_before_it_is_old() {
         rt::sleep(Nanos::from_secs(5)).await;
         assert!(pool.sync.committed.get() > before);
         drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+/// Notes whether each log mark is written to be durable.
+#[derive(Default)]
+struct LogMarks(RefCell<Vec<bool>>);
+
+impl Script for LogMarks {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        if command.operation == Operation::Write && LOG_MARKS.contains(&command.offset_bytes) {
+            self.0.borrow_mut().push(command.fua);
+        }
+        Box::pin(std::future::ready(Decision::Run))
+    }
+}
+
+// What a mark says of the log is relied on as soon as it is written.
+#[test]
+fn log_marks_are_durable_when_they_count() {
+    Runtime::simulated(7).block_on(async {
+        let marks = Rc::new(LogMarks::default());
+        let opener = scripted(memory(&["a", "b", "l"], 64 << 20), marks.clone());
+        let spec = spec(Layout::Mirror, &["a", "b"], &["l"]);
+        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.set("log_witness", "always").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..20 {
+            v.write(at << 12, stamp(4096, at), true).await.unwrap();
+        }
+        let seen = marks.0.take();
+        assert!(seen.len() >= 5 && seen.iter().all(|fua| *fua), "{seen:?}");
+        pool.export().await.unwrap();
+    });
+}
+
+// What was written while the volume needed no log is on no list. It is durable with its group.
+#[test]
+fn flushes_after_sync_is_on_again_wait_for_what_was_written_without_a_log() {
+    Runtime::simulated(8).block_on(async {
+        let pace = |name: &str, operation: Operation, _: u64| match operation {
+            Operation::Write if name == "a" => Some(Nanos::from_millis(20)),
+            _ => None,
+        };
+        let shelf = paced(memory(&["a", "l"], 64 << 20), pace);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &["l"])).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.set_volume("v", "sync", "disabled").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        let setting = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.set_volume("v", "sync", "always").await.unwrap() }
+        });
+        while pool.dirty.groups.borrow().syncing().is_none() {
+            rt::sleep(Nanos::from_micros(100)).await;
+        }
+        v.write(4096, stamp(4096, 2), false).await.unwrap();
+        let group = pool.dirty.groups.borrow().open_txg();
+        let state = pool.volumes.borrow().values().next().expect("it has one").clone();
+        while state.sync.get() != SyncMode::Always {
+            rt::sleep(Nanos::from_micros(100)).await;
+        }
+        assert!(pool.sync.committed.get() < group, "the first write was committed alone");
+        v.flush().await.unwrap();
+        assert!(pool.sync.committed.get() >= group, "a power cut would take the second write");
+        setting.await;
         pool.export().await.unwrap();
     });
 }

@@ -5,10 +5,11 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{Device, IoBuf, Operation};
+use forebay_device::{Device, IoBuf, IoBytes, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
+use super::compression::{blocks, sparse};
 use super::rack::{Rack, memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
@@ -134,10 +135,16 @@ fn an_add_that_is_refused_leaves_the_devices_as_they_were() {
     });
 }
 
+/// What [`cut_during`] writes; it becomes much smaller when it is compressed.
+fn content() -> IoBytes {
+    blocks(1, 1024, 64)
+}
+
 /// A pool so full that cleaning roots come before each group. A command runs on its volume, and the
 /// power fails after `cut` changes. Returns the number of changes, and whether the power failed.
 fn cut_during<F, E>(
     rack: &Rc<Rack>,
+    volume: VolumeSpec,
     cut: u64,
     command: impl FnOnce(Rc<Pool>) -> F + 'static,
 ) -> bool
@@ -148,9 +155,9 @@ where
     Runtime::simulated(4).block_on(async move {
         let options = spec(Layout::Raid0, &["a"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
-        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        pool.create_volume(&volume).await.unwrap();
         let v = pool.open_volume("v").unwrap();
-        v.write(0, stamp(4 << 20, 1), false).await.unwrap();
+        v.write(0, content(), false).await.unwrap();
         pool.sync().await.unwrap();
         let mut limits = pool.limits.get();
         limits.reserve_segments = 10_000;
@@ -178,26 +185,25 @@ where
 
 #[test]
 fn blocks_past_a_smaller_size_are_gone_at_every_crash_point() {
-    for cut in (0..).step_by(3) {
-        let rack = Rack::new(&["a"], SIZE);
-        let failed =
-            cut_during(
-                &rack,
-                cut,
-                |pool| async move { pool.resize_volume("v", 1 << 20, true).await },
-            );
-        imported(&rack, async |pool: Rc<Pool>| {
-            let v = pool.open_volume("v").unwrap();
-            expect(&v, 0, &stamp(4 << 20, 1)[..1 << 20]).await;
-            if pool.get_volume("v").unwrap().size_bytes == 1 << 20 {
-                pool.resize_volume("v", 4 << 20, false).await.unwrap();
-                expect(&v, 1 << 20, &vec![0; 3 << 20]).await;
-            } else {
-                expect(&v, 0, &stamp(4 << 20, 1)).await;
+    for volume in [volume(4 << 20), sparse("v", 4 << 20, &[("compression", "lz4")])] {
+        for cut in (0..).step_by(3) {
+            let rack = Rack::new(&["a"], SIZE);
+            let failed = cut_during(&rack, volume.clone(), cut, |pool| async move {
+                pool.resize_volume("v", 1 << 20, true).await
+            });
+            imported(&rack, async |pool: Rc<Pool>| {
+                let v = pool.open_volume("v").unwrap();
+                expect(&v, 0, &content()[..1 << 20]).await;
+                if pool.get_volume("v").unwrap().size_bytes == 1 << 20 {
+                    pool.resize_volume("v", 4 << 20, false).await.unwrap();
+                    expect(&v, 1 << 20, &vec![0; 3 << 20]).await;
+                } else {
+                    expect(&v, 0, &content()).await;
+                }
+            });
+            if !failed {
+                break;
             }
-        });
-        if !failed {
-            return;
         }
     }
 }
@@ -206,10 +212,11 @@ fn blocks_past_a_smaller_size_are_gone_at_every_crash_point() {
 fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
     for cut in (0..).step_by(3) {
         let rack = Rack::new(&["a"], SIZE);
-        let failed =
-            cut_during(&rack, cut, |pool| async move { pool.destroy_volume("v", false).await });
+        let failed = cut_during(&rack, volume(4 << 20), cut, |pool| async move {
+            pool.destroy_volume("v", false).await
+        });
         imported(&rack, async |pool: Rc<Pool>| match pool.open_volume("v") {
-            Some(v) => expect(&v, 0, &stamp(4 << 20, 1)).await,
+            Some(v) => expect(&v, 0, &content()).await,
             None => {
                 let map = pool.store.map.borrow();
                 let held: u64 = map.volumes().map(|id| map.mapped_blocks(id)).sum();

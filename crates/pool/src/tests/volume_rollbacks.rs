@@ -41,6 +41,20 @@ fn what_lies_past_the_size_of_the_snapshot_is_gone() {
 }
 
 #[test]
+fn a_volume_that_is_larger_again_after_a_rollback_owns_its_space() {
+    Runtime::simulated(3).block_on(async {
+        let (pool, _, _) = made().await;
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        let free = pool.free_blocks();
+        pool.resize_volume("v", 4 << 20, true).await.unwrap();
+        assert_eq!(pool.free_blocks(), free + (4 << 20 >> 12));
+        pool.roll_back_volume("v@a", false).await.unwrap();
+        assert_eq!(pool.free_blocks(), free);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_snapshot_has_nothing_of_its_own_after_a_rollback_and_an_import() {
     Runtime::simulated(2).block_on(async {
         let (pool, v, shelf) = made().await;
