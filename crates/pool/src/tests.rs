@@ -20,6 +20,7 @@ mod durable_writes;
 mod edges;
 mod errors;
 mod figures;
+mod holes;
 mod imports;
 mod journal_damage;
 mod leftovers;
