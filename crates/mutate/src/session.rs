@@ -42,6 +42,33 @@ pub struct Session<'a> {
     pub noticed: Mutex<BTreeMap<usize, u32>>,
 }
 
+/// Probes in the order in which they are asked: those that noticed most mutants first, then the
+/// quickest; as many as take `most` together, and at least one. `record` says how many mutants a
+/// probe has noticed, and how long it takes.
+pub(crate) fn affordable(
+    mut asked: Vec<usize>,
+    most: Duration,
+    record: impl Fn(usize) -> (u32, Duration),
+) -> Vec<usize> {
+    asked.sort_by_cached_key(|at| {
+        let (noticed, takes) = record(*at);
+        (std::cmp::Reverse(noticed), takes)
+    });
+    let first = asked.first().copied();
+    // What takes long and noticed much must not take their turn from the quick ones behind it.
+    let mut takes = Duration::ZERO;
+    asked.retain(|at| {
+        let with_this = takes + record(*at).1;
+        let fits = with_this <= most;
+        takes = if fits { with_this } else { takes };
+        fits
+    });
+    if asked.is_empty() {
+        asked.extend(first);
+    }
+    asked
+}
+
 impl Session<'_> {
     /// Runs mutants on `jobs` threads. Returns how many it ran.
     pub fn run(&self, mutants: &[&Mutant], jobs: usize) -> io::Result<usize> {
@@ -81,7 +108,10 @@ impl Session<'_> {
         let mut count = 0;
         for (stage, (outcome, most)) in STAGES.into_iter().enumerate() {
             let asked = reaching.iter().copied().filter(|at| stage_of(*at) == stage).collect();
-            let asked = self.affordable(asked, most * self.budget);
+            let asked = affordable(asked, most * self.budget, |at| {
+                let noticed = self.noticed.lock().expect("no panic under this lock");
+                (noticed.get(&at).copied().unwrap_or(0), self.probes[at].takes)
+            });
             count += asked.len();
             if let Some(by) = self.ask(mutant, &asked)? {
                 return Ok(Verdict { outcome, by });
@@ -89,29 +119,6 @@ impl Session<'_> {
         }
         let by = format!("{count} of {} that reach it", reaching.len());
         Ok(Verdict { outcome: Outcome::Survived, by })
-    }
-
-    /// Probes in the order in which they are asked: those that noticed most mutants first, then the
-    /// quickest; as many as take `most` together, and at least one.
-    fn affordable(&self, mut asked: Vec<usize>, most: Duration) -> Vec<usize> {
-        let noticed = self.noticed.lock().expect("no panic under this lock");
-        asked.sort_by_cached_key(|at| {
-            let count = noticed.get(at).copied().unwrap_or(0);
-            (std::cmp::Reverse(count), self.probes[*at].takes)
-        });
-        let first = asked.first().copied();
-        // What takes long and noticed much must not take their turn from the quick ones behind it.
-        let mut takes = Duration::ZERO;
-        asked.retain(|at| {
-            let with_this = takes + self.probes[*at].takes;
-            let fits = with_this <= most;
-            takes = if fits { with_this } else { takes };
-            fits
-        });
-        if asked.is_empty() {
-            asked.extend(first);
-        }
-        asked
     }
 
     /// Runs probes until one notices the mutant, and says which.

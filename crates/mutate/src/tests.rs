@@ -8,6 +8,7 @@ use crate::edit::{Owner, render};
 use crate::finder::{Found, find};
 use crate::process::{Ended, Task, run};
 use crate::results::{Outcome, Results, Verdict};
+use crate::session::affordable;
 
 fn found(source: &str) -> Found {
     find("crates/some/src/lib.rs", source, 1).expect("the source is right")
@@ -158,4 +159,18 @@ fn results_continue_where_they_stopped() {
     assert_eq!(text.lines().nth(1), Some(format!("not-reached  {}", mutants[1].name()).as_str()));
     assert_eq!(results.survivors(&mutants, &BTreeSet::from([2])).lines().count(), 1, "not built");
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_slow_test_that_noticed_much_leaves_quick_ones_their_turn() {
+    // How many mutants each has noticed, and how long it takes.
+    let record = |at: usize| {
+        let (noticed, millis) = [(9, 10_000), (3, 4_000), (0, 200), (0, 100), (1, 2_000)][at];
+        (noticed, Duration::from_millis(millis))
+    };
+    let asked = |most| affordable((0..5).collect(), Duration::from_millis(most), record);
+    assert_eq!(asked(5_000), [1, 3, 2]);
+    assert_eq!(asked(20_000), [0, 1, 4, 3, 2]);
+    // None fits, and one is asked in any case.
+    assert_eq!(asked(50), [0]);
 }
