@@ -191,9 +191,10 @@ impl Leaf {
                 *mapped += assign_plain((buf, *shape), new, freed);
             }
             Leaf::Packed { .. } if short => {
+                let last = new.addr.plus(new.blocks - 1);
                 for i in 0..new.blocks {
                     let to = (new.addr.plus(i), new.sums.get(i as usize).copied());
-                    self.assign_one(new.start + i, to, freed);
+                    self.assign_one(new.start + i, to, last, freed);
                 }
             }
             _ => {
@@ -217,8 +218,15 @@ impl Leaf {
         before.is_some_and(|before| continues(before.addr, 1, new.addr))
     }
 
-    /// Sets a block of a packed leaf, which an earlier call may have made plain.
-    fn assign_one(&mut self, block: u32, to: (BlockAddr, Option<u64>), freed: &mut Freed<'_>) {
+    /// Sets a block of a packed leaf, which an earlier call of the same run may have made plain.
+    /// `last` is the last address of the run.
+    fn assign_one(
+        &mut self,
+        block: u32,
+        to: (BlockAddr, Option<u64>),
+        last: BlockAddr,
+        freed: &mut Freed<'_>,
+    ) {
         if let Leaf::Packed { buf, mapped } = self {
             let count = usize::from(*mapped);
             if BITMAP_LEN + (count + 1) * ENTRY_LEN > buf.len() {
@@ -229,8 +237,9 @@ impl Leaf {
                     let (addr, sum) = entry(entries, index)?;
                     Some((block, addr, sum))
                 });
-                // The new address must fit as well.
-                let addrs = found.clone().map(|(_, addr, _)| addr).chain([to.0.raw()]);
+                // The new addresses must fit as well.
+                let new = [to.0.raw(), last.raw()];
+                let addrs = found.clone().map(|(_, addr, _)| addr).chain(new);
                 let shape = Shape::of(addrs);
                 if wanted < shape.array_len() {
                     let mut wider = vec![0; wanted].into_boxed_slice();

@@ -245,3 +245,26 @@ proptest! {
         world.check(&replayed);
     }
 }
+
+// Segments of such high numbers leave no bit to spare; those of references are higher still.
+#[test]
+fn a_run_that_makes_a_leaf_plain_fits_to_its_end() {
+    let number = |at: u64| 0xB0000 << 20 | at;
+    for singles in 300..510u64 {
+        let mut map = Map::new();
+        let volume = VolumeId(1);
+        map.create_volume(volume).unwrap();
+        let mut set = |lba: u64, first: u64, blocks: usize| {
+            let (addr, sums) = (BlockAddr::from_raw(number(first)), vec![7; blocks]);
+            map.set_run(volume, Lba(lba), addr, &sums, false, &mut |_, _| {}).unwrap();
+        };
+        (0..singles).for_each(|at| set(at, at * 1021 % 4093, 1));
+        // The second one of them needs a bit more than all others.
+        set(510, 4095, 2);
+        let found = |lba| map.lookup(volume, Lba(lba)).map(|found| found.addr.raw());
+        assert_eq!([found(510), found(511)], [Some(number(4095)), Some(number(4096))]);
+        for at in 0..singles {
+            assert_eq!(found(at), Some(number(at * 1021 % 4093)), "{at} of {singles}");
+        }
+    }
+}
