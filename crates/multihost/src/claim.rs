@@ -104,9 +104,11 @@ fn label_nonces(
     owners.filter(move |owner| owner.pool == pool).map(|owner| owner.nonce)
 }
 
-/// An import's heartbeat on every device that it found, renewed until this is dropped.
+/// An import's heartbeat on every device that it found, renewed until this is dropped. The fence
+/// ends with it, unless the pool's own heartbeat follows ([`Claim::hand_over`]).
 pub struct Claim {
     claimed: Rc<Claimed>,
+    is_handed_over: bool,
 }
 
 struct Claimed {
@@ -153,7 +155,12 @@ impl Claim {
         claimed.monitor.fence().confirm(begun);
         rt::spawn_detached(Box::pin(renew_until_dropped(Rc::downgrade(&claimed))));
         claimed.write_to_all().await;
-        Ok(Self { claimed })
+        Ok(Self { claimed, is_handed_over: false })
+    }
+
+    /// Ends the claim of an import that has succeeded: the pool's heartbeat must follow at once.
+    pub fn hand_over(mut self) {
+        self.is_handed_over = true;
     }
 
     /// Reads all heartbeats; an error if another owner has replaced this claim.
@@ -190,6 +197,11 @@ async fn reserve_all(
 impl Drop for Claim {
     fn drop(&mut self) {
         self.claimed.devices.borrow_mut().clear();
+        if !self.is_handed_over {
+            // What waits for a valid heartbeat would wait forever, and keep its device open: the
+            // next attempt to import the pool needs the device.
+            self.claimed.monitor.fence().end();
+        }
     }
 }
 

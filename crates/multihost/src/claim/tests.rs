@@ -165,6 +165,56 @@ fn claim_is_renewed_on_every_device_until_it_is_dropped() {
     });
 }
 
+/// A script in which writes to device `b` that begin later than 1.5 s take ten seconds.
+struct DelaysWrites;
+
+impl Script for DelaysWrites {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            if command.changes_data()
+                && command.device == "b"
+                && rt::now() > Nanos::from_millis(1500)
+            {
+                rt::sleep(Nanos::from_secs(10)).await;
+            }
+            Decision::Run
+        })
+    }
+}
+
+#[test]
+fn devices_of_a_claim_that_was_given_up_are_closed_when_their_commands_end() {
+    for is_handed_over in [false, true] {
+        Runtime::simulated(1).block_on(async move {
+            let mut devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+            let monitor = Monitor::new();
+            let slow = Probe::new(devices[1].device.clone(), Rc::new(DelaysWrites));
+            devices[1].device = monitor.fence().guard(slow);
+            let mine = heartbeat(NEW_NONCE, 0);
+            let claim = Claim::new(&devices, old_owner(), &monitor, mine, false).await;
+            let claim = claim.expect("claimed");
+            rt::sleep(Nanos::from_millis(2500)).await;
+            assert_eq!(Rc::strong_count(&devices[1].device), 3, "one for the claim, one to write");
+            match is_handed_over {
+                true => claim.hand_over(),
+                false => drop(claim),
+            }
+            rt::sleep(Nanos::from_secs(12)).await;
+            let mine = heartbeat(NEW_NONCE, 9);
+            let more = Box::pin(write_heartbeat(&devices[1].device, &mine));
+            let outcome = rt::timeout(Nanos::from_secs(60), more).await;
+            if is_handed_over {
+                assert_eq!(outcome, Err(rt::Elapsed), "the pool's heartbeat is to follow");
+            } else {
+                assert!(matches!(outcome, Ok(Err(_))), "{outcome:?}");
+                // It has a list of failed heartbeats.
+                drop(monitor);
+                assert_eq!(Rc::strong_count(&devices[1].device), 1, "nothing holds it any more");
+            }
+        });
+    }
+}
+
 #[test]
 fn claim_over_an_unknown_owner_is_refused_and_writes_nothing() {
     Runtime::simulated(1).block_on(async {

@@ -210,7 +210,7 @@ impl Pool {
         }
         recovered.map_err(|e| pool.ended_by(e))?;
         claim.verify().await?;
-        drop(claim);
+        claim.hand_over();
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
         for remark in &report.remarks {
