@@ -55,8 +55,8 @@ pub(crate) struct Space {
     /// Blocks that sparse volumes may take when all absorbed changes are under a root. After a
     /// power cut only some are there, so what others give back does not count before.
     pub promised_blocks: Cell<i64>,
-    /// Blocks that may become free when all absorbed changes are under a root: what is trimmed, and
-    /// what is promised to blocks that may take less.
+    /// Blocks that may become free when all absorbed changes are under a root: what is trimmed,
+    /// what is promised to blocks that may take less, and what snapshots hold that are destroyed.
     returning_blocks: Cell<u64>,
     /// The parts of both that groups bring which are closed and not under a root, oldest first.
     closed_blocks: RefCell<VecDeque<(i64, u64)>>,
@@ -98,11 +98,7 @@ impl Pool {
         if !is_sparse && !self.snapshots.is_wanted_of(volume.id) {
             return true;
         }
-        // What a snapshot has as well stays, so an overwrite takes new space.
-        let held = match volume.is_being_shared.get() {
-            true => 0,
-            false => self.unshared_blocks(volume, lba, blocks),
-        };
+        let held = self.unshared_blocks(volume, lba, blocks);
         let (more, returning) = match content {
             Content::Data(_) if volume.may_take_less.get() => (blocks - held, blocks),
             Content::Data(_) => (blocks - held, 0),
@@ -116,9 +112,14 @@ impl Pool {
             return false;
         }
         self.promise_blocks(more as i64);
-        let space = &self.dirty.space;
-        space.returning_blocks.set(space.returning_blocks.get() + returning);
+        self.expect_blocks(returning);
         true
+    }
+
+    /// Notes blocks that may become free with the open group.
+    pub(crate) fn expect_blocks(&self, returning: u64) {
+        let all = &self.dirty.space.returning_blocks;
+        all.set(all.get() + returning);
     }
 
     /// Whether a write finds no room now, and may find some once what was absorbed is under a root.
@@ -183,9 +184,13 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::held_blocks`], without those that a snapshot has as well. What the group under
-    /// way brings does not count where it may take less: an overwrite takes the rest.
+    /// As [`Pool::held_blocks`], without those that a snapshot has as well, which stay when they
+    /// are overwritten. What the group under way brings does not count where it may take less: an
+    /// overwrite takes the rest.
     fn unshared_blocks(&self, volume: &VolumeState, lba: Lba, blocks: u64) -> u64 {
+        if volume.is_being_shared.get() {
+            return 0;
+        }
         let counts = |groups: &Groups, piece: &OverlayExtent| {
             let open = groups.open().volumes.get(&volume.id);
             !volume.may_take_less.get() || open.is_some_and(|map| map.covers(piece.lba))

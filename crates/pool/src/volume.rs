@@ -113,7 +113,8 @@ pub(crate) struct VolumeState {
     pub bandwidth_limit: RateLimit,
     /// It is a snapshot: it cannot be written.
     pub is_snapshot: bool,
-    /// A snapshot of it is being taken.
+    /// A snapshot of it is being taken or destroyed: after a power cut the snapshot may be there,
+    /// and hold what is overwritten until a root says so.
     pub is_being_shared: Cell<bool>,
     /// Whether it is being received.
     pub arrival: Cell<Arrival>,

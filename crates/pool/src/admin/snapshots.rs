@@ -233,9 +233,17 @@ impl Pool {
         let volumes: BTreeSet<VolumeId> = snapshots.iter().map(|s| s.volume).collect();
         for snapshot in snapshots {
             self.snapshots.close(snapshot.id);
+            self.expect_blocks(snapshot.referenced_blocks);
             self.snapshots.insert(Snapshot { is_dying: true, ..snapshot });
         }
-        volumes.into_iter().for_each(|volume| self.link_versions(volume));
+        for volume in volumes {
+            self.link_versions(volume);
+            // Without the next root the snapshots are there after a power cut, and hold what is
+            // overwritten until then.
+            if let Some(volume) = self.volumes.borrow().get(&volume) {
+                volume.is_being_shared.set(true);
+            }
+        }
     }
 
     /// Takes a volume back to its snapshot `VOL@SNAP`. With `destroy_newer`, destroys the snapshots

@@ -74,6 +74,36 @@ fn overwrites_beside_a_snapshot_take_space_of_their_own() {
 }
 
 #[test]
+fn what_a_snapshot_holds_is_free_once_a_root_says_that_the_snapshot_is_gone() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, s) = slow_pool().await;
+        fill(&s, 0, u64::MAX).await;
+        s.discard(0, 256 * BLOCK, false).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.take_snapshots(&names(&["s@a"])).await.unwrap();
+        assert_eq!(fill(&s, 0, 128).await, 128);
+        let free = pool.free_blocks();
+        assert!((100..200).contains(&free), "{free}");
+        let destroying = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.destroy_snapshots(&names(&["s@a"])).await }
+        });
+        while pool.snapshots_of_spec("s@%").is_ok_and(|left| !left.is_empty()) {
+            rt::sleep(Nanos::from_micros(10)).await;
+        }
+        // After a power cut now, the snapshot holds what is overwritten.
+        assert_eq!(fill(&s, 300, free).await, free);
+        assert!(!destroying.is_finished(), "it was not seen");
+        assert_eq!((pool.free_blocks(), pool.overdrawn_blocks()), (0, 0));
+        assert_eq!(fill(&s, 700, 50).await, 50, "they wait for the root");
+        assert!(destroying.is_finished());
+        destroying.await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.free_blocks(), free);
+    });
+}
+
+#[test]
 fn space_that_a_volume_gives_back_is_free_without_what_others_have_written_meanwhile() {
     Runtime::simulated(2).block_on(async {
         let (pool, s) = slow_pool().await;
