@@ -28,8 +28,13 @@ pub(crate) async fn judge<S: Subject>(context: &BootContext<S>, pool: &S::Pool, 
     if let Some(stranger) = names.iter().find(|name| !known.contains(name)) {
         return model.object(Kind::Volumes, format!("volume {stranger} was never created"));
     }
+    let unsettled = unsettled(pool);
     for id in model.ids() {
-        let is_there = names.contains(&volume_name(id));
+        let name = volume_name(id);
+        if unsettled.contains(&name) {
+            continue;
+        }
+        let is_there = names.contains(&name);
         if !judge_presence(model, id, is_there, demand) {
             return;
         }
@@ -41,6 +46,12 @@ pub(crate) async fn judge<S: Subject>(context: &BootContext<S>, pool: &S::Pool, 
         }
     }
     judge_snapshots(context, pool, demand).await;
+}
+
+/// Volumes that may or may not be there after the next import: streams to them were interrupted,
+/// and the pool is suspended and cannot undo them, or find that all of them came.
+fn unsettled(pool: &impl Pool) -> Vec<String> {
+    if pool.is_suspended() { pool.receiving() } else { Vec::new() }
 }
 
 /// Checks that no disk returned wrong blocks where every damage is an error: the pool does not read
@@ -94,8 +105,12 @@ async fn judge_snapshots<S: Subject>(context: &BootContext<S>, pool: &S::Pool, d
     if let Some(stranger) = names.iter().find(|name| !is_known(name)) {
         return model.object(Kind::Volumes, format!("snapshot {stranger} was never taken"));
     }
+    let unsettled = unsettled(pool);
     for key in known {
         let name = model.snapshot_name(key);
+        if unsettled.iter().any(|volume| name.split('@').next() == Some(volume)) {
+            continue;
+        }
         let is_there = names.contains(&name);
         let presence = model.update_snapshot(key, |s| s.presence).unwrap_or(Presence::Gone);
         if !is_in_order(model, &name, (presence, is_there), demand) {

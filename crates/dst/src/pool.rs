@@ -10,7 +10,7 @@ use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, DramState, ErrorKind, Operation};
 use forebay_pool::spec::{CloneSpec, GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
 use forebay_pool::status::{
-    CacheDeviceStats, Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus,
+    CacheDeviceStats, Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus, VolumeStatus,
 };
 use forebay_pool::{Answering, Opener, Opening};
 use forebay_rt as rt;
@@ -186,6 +186,13 @@ impl ForebayPool {
         self.current.borrow().clone()
     }
 
+    /// Names of volumes, without the pool's.
+    fn volumes_that(&self, has: impl Fn(&VolumeStatus) -> bool) -> Vec<String> {
+        let all = self.pool().volumes();
+        let short = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+        all.iter().filter(|volume| has(volume)).map(|volume| short(&volume.name)).collect()
+    }
+
     /// The properties of sparse volumes that say how they are de-duplicated and compressed.
     fn services(&self) -> impl Iterator<Item = (String, String)> + use<> {
         let size = self.pool().get().remove("dedup_index_size").unwrap_or_default();
@@ -222,10 +229,11 @@ impl ForebayPool {
 
 impl Pool for ForebayPool {
     fn volumes(&self) -> Vec<String> {
-        let all = self.pool().volumes();
-        let short = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
-        let whole = all.iter().filter(|volume| !volume.is_receiving);
-        whole.map(|volume| short(&volume.name)).collect()
+        self.volumes_that(|volume| !volume.is_receiving)
+    }
+
+    fn receiving(&self) -> Vec<String> {
+        self.volumes_that(|volume| volume.is_receiving)
     }
 
     fn volume(&self, name: &str) -> Option<Device> {

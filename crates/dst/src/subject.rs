@@ -390,6 +390,11 @@ pub trait Pool: 'static {
     /// Names of the volumes that exist.
     fn volumes(&self) -> Vec<String>;
 
+    /// Names of volumes that are not to be had yet, because a stream to them has not ended.
+    fn receiving(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Opens a volume.
     fn volume(&self, name: &str) -> Option<Device>;
 
