@@ -1,5 +1,6 @@
 //! The read path: dirty data first, then the map, then the segments.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -7,7 +8,7 @@ use forebay_cache::{BlockKey, Kept};
 use forebay_device::{Allocation, Cause, DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_map::{ExtentKind, Located, PackedRef, Sums};
 use forebay_rt as rt;
-use forebay_segment::{Together, Unread, Wanted};
+use forebay_segment::{Pin, Together, Unread, Wanted};
 use forebay_txg::{Content, OverlayExtent};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
 
@@ -196,10 +197,7 @@ impl Pool {
             }
             let wanted = Wanted { addr, volume: home, lba: bound, blocks: 1, sums: vec![sum] };
             let fetch = Fetch { at_bytes: 0, lba, key, wanted };
-            let (parts, mut fetches) = self.cached_parts(volume, vec![fetch]);
-            if !parts.is_empty() {
-                fetches = self.read_cached(parts, &mut buf).await;
-            }
+            let (fetches, _pins) = self.take_cached(volume, vec![fetch], &mut buf).await;
             return match fetches.first() {
                 None => Ok(buf),
                 Some(fetch) => self.fetch(volume, name, fetch).await,
@@ -253,10 +251,7 @@ impl Pool {
         fetches: Vec<Fetch>,
         mut buf: IoBuf,
     ) -> Result<IoBuf, DeviceError> {
-        let (parts, mut fetches) = self.cached_parts(volume, fetches);
-        if !parts.is_empty() {
-            fetches.extend(self.read_cached(parts, &mut buf).await);
-        }
+        let (fetches, _pins) = self.take_cached(volume, fetches, &mut buf).await;
         match fetches.len() {
             0 => {}
             1 if fetches[0].wanted.blocks as usize * BLOCK_LEN == buf.len() => {
@@ -275,6 +270,26 @@ impl Pool {
             }
         }
         Ok(buf)
+    }
+
+    /// Reads what cache devices have of `fetches` into `buf`. Returns what must be read from the
+    /// main store, and what keeps its segments from being used again until then.
+    async fn take_cached(
+        &self,
+        volume: &VolumeState,
+        fetches: Vec<Fetch>,
+        buf: &mut [u8],
+    ) -> (Vec<Fetch>, Vec<Pin>) {
+        let (parts, mut fetches) = self.cached_parts(volume, fetches);
+        if parts.is_empty() {
+            // What reads the main store pins its segment before anything else runs.
+            return (fetches, Vec::new());
+        }
+        let all = parts.iter().map(|part| &part.fetch).chain(&fetches);
+        let segments: BTreeSet<_> = all.map(|fetch| fetch.wanted.addr.segment()).collect();
+        let pins = segments.into_iter().map(|segment| self.store.table.pin(segment)).collect();
+        fetches.extend(self.read_cached(parts, buf).await);
+        (fetches, pins)
     }
 
     /// Fills in dirty data, holes and what the cache has, and returns what must be read from

@@ -46,7 +46,7 @@ pub(crate) struct CachedPart {
     device: Rc<CacheDevice>,
     position: u32,
     sums: Vec<u64>,
-    fetch: Fetch,
+    pub fetch: Fetch,
 }
 
 impl CacheDevices {

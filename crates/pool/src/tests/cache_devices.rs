@@ -1,6 +1,6 @@
 //! Cache devices, through volumes: what they save, what they survive, and what they cannot spoil.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::{Device, ErrorKind, IoBuf, Operation};
@@ -9,7 +9,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
-use super::rack::{Rack, scripted};
+use super::rack::{Rack, paced, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::admin::error::{AdminError, CandidateError};
 use crate::spec::{ImportOptions, PoolSpec};
@@ -538,6 +538,51 @@ fn writes_without_reads_leave_no_notes_behind() {
         let mut notes = 0;
         pool.cache.take_evicted(|_| notes += 1);
         assert_eq!(notes, 0);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn blocks_stay_where_they_are_while_others_are_read_from_a_cache_device() {
+    const MIXED: u64 = 128;
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let is_slow = Rc::new(Cell::new(false));
+        let told = is_slow.clone();
+        let pace = move |name: &str, operation: Operation, _: u64| match operation {
+            Operation::Read if told.get() && name == "k" => Some(Nanos::from_millis(50)),
+            _ => None,
+        };
+        let (pool, v) = filled(paced(rack.host(1), pace), &with_cache()).await;
+        warm(&v).await;
+        // These are on no cache device.
+        for at in (0..MIXED).step_by(2) {
+            v.write(at * BLOCK, stamp(4096, at + 1000), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        is_slow.set(true);
+        let reading = rt::spawn({
+            let v = v.clone();
+            async move { v.read(0, IoBuf::zeroed((MIXED * BLOCK) as usize)).await }
+        });
+        rt::sleep(Nanos::from_millis(1)).await;
+        let hits = stats(&pool).hits;
+        for round in 2..12 {
+            for at in 0..BLOCKS {
+                let salt = round * 10_000;
+                v.write(at * BLOCK, stamp(4096, at + salt), false).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+        }
+        assert!(!reading.is_finished());
+        let got = reading.await.expect("the segments were not used again");
+        assert!(stats(&pool).hits > hits, "some came from the cache device");
+        for at in 0..MIXED {
+            let salt = if at % 2 == 0 { 1000 } else { 0 };
+            assert!(got[(at * BLOCK) as usize..][..4096] == stamp(4096, at + salt)[..], "{at}");
+        }
+        let group = pool.status().groups.remove(0);
+        assert!(group.children.iter().all(|disk| disk.checksum_errors == 0));
         pool.export().await.unwrap();
     });
 }
