@@ -43,6 +43,8 @@ pub(crate) struct AtGroupEnd {
     pub taken: Vec<Snapshot>,
     /// Volumes that go back to their newest living snapshot.
     pub rolled_back: Vec<VolumeId>,
+    /// Volumes that go back to it with several groups, of which this is one.
+    pub partly_rolled_back: Vec<VolumeId>,
     /// The clone that is promoted.
     pub promoted: Option<VolumeId>,
     /// Blocks that were promised to the snapshots of volumes that are not sparse.
@@ -54,7 +56,10 @@ pub(crate) struct AtGroupEnd {
 impl AtGroupEnd {
     /// Whether nothing happens then.
     pub fn is_empty(&self) -> bool {
-        self.taken.is_empty() && self.rolled_back.is_empty() && self.promoted.is_none()
+        self.taken.is_empty()
+            && self.rolled_back.is_empty()
+            && self.partly_rolled_back.is_empty()
+            && self.promoted.is_none()
     }
 }
 

@@ -20,6 +20,7 @@ mod durable_writes;
 mod edges;
 mod errors;
 mod figures;
+mod full_transfers;
 mod holes;
 mod imports;
 mod journal_damage;

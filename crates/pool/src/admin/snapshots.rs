@@ -290,16 +290,51 @@ impl Pool {
         // A merge that has read what goes back would bring it back. What it reads goes back with a
         // group, and is there until that is in the map.
         let _stop = self.stop_merges(volume).await;
+        self.begin_size_of(volume, size_bytes);
+        self.snapshots.wanted.borrow_mut().rolled_back.push(volume.id);
+        self.commit_all().await?;
+        self.cut_past_snapshot(volume, before).await
+    }
+
+    /// As [`Pool::go_back`], a part with each of several groups, so that there is always room for
+    /// it. Only for a volume that is hidden until it is whole, because a power cut leaves a part.
+    pub(crate) async fn go_back_in_parts(
+        &self,
+        volume: &Rc<VolumeState>,
+        snapshot: &Snapshot,
+    ) -> Result<(), VolumeError> {
+        let before = volume.size_bytes.get();
+        self.begin_size_of(volume, snapshot.size_bytes);
+        loop {
+            // The first group brings what was written as well.
+            self.snapshots.wanted.borrow_mut().partly_rolled_back.push(volume.id);
+            self.commit_all().await?;
+            if self.store.map.borrow().entries(snapshot.id) == 0 {
+                break;
+            }
+        }
+        self.cut_past_snapshot(volume, before).await
+    }
+
+    /// Gives a volume the size of the snapshot to which it goes back.
+    fn begin_size_of(&self, volume: &VolumeState, size_bytes: u64) {
         if let Some(v) = self.config.borrow_mut().volumes.iter_mut().find(|v| v.id == volume.id.0) {
             v.size_bytes = size_bytes;
         }
         self.sync.config_dirty.set(true);
         volume.size_bytes.set(size_bytes);
         self.refresh_space();
-        self.snapshots.wanted.borrow_mut().rolled_back.push(volume.id);
-        self.commit_all().await?;
+    }
+
+    /// Cuts off what a volume that was larger `before` had past its end, where the snapshot has
+    /// nothing.
+    async fn cut_past_snapshot(
+        &self,
+        volume: &VolumeState,
+        before: u64,
+    ) -> Result<(), VolumeError> {
+        let size_bytes = volume.size_bytes.get();
         if size_bytes < before {
-            // The snapshot had nothing there.
             let end = Self::blocks_of(size_bytes);
             self.writers.lock().await.truncated.push((volume.id, end));
             self.commit_all().await?;

@@ -2,6 +2,8 @@
 //! the group's end, clones are promoted then, and snapshots that are destroyed let go of their
 //! blocks, a part with each group.
 
+use std::cell::RefCell;
+
 use forebay_format::map_record::{Delta, LEAF_BLOCKS};
 use forebay_map::Kept;
 use forebay_rt as rt;
@@ -10,19 +12,25 @@ use forebay_units::{BlockAddr, CommitId, Lba, VolumeId};
 use crate::Pool;
 use crate::commit::error::CommitError;
 use crate::commit::work;
+use crate::snapshots::AtGroupEnd;
 
 /// Leaves of snapshots being destroyed that one group lets go of: at most so many times 9 KiB in
 /// the journal.
 const LEAVES_LET_GO: usize = 256;
+/// Leaves in which one group takes hidden volumes back: each is noted in the volume and in the
+/// snapshot.
+const LEAVES_GONE_BACK: usize = LEAVES_LET_GO / 2;
 
 impl Pool {
-    /// Reserved journal bytes for snapshots being destroyed, in a group that lets go of them.
+    /// Reserved journal bytes for snapshots being destroyed, in a group that lets go of them, and
+    /// for volumes that it takes back in part.
     pub(crate) fn let_go_bytes(&self) -> u64 {
         const LEAF_BYTES: u64 = 9 << 10;
-        match self.snapshots.has_dying() {
-            false => 0,
-            true => LEAVES_LET_GO as u64 * LEAF_BYTES,
-        }
+        let [wanted, syncing] = [&self.snapshots.wanted, &self.snapshots.syncing];
+        let goes_back = |end: &RefCell<AtGroupEnd>| !end.borrow().partly_rolled_back.is_empty();
+        let parts = u64::from(self.snapshots.has_dying())
+            + u64::from(goes_back(wanted) || goes_back(syncing));
+        parts * LEAVES_LET_GO as u64 * LEAF_BYTES
     }
 
     /// Clears a range of a volume, a leaf at a time; versions that share its blocks keep them.
@@ -81,8 +89,13 @@ impl Pool {
         commit: CommitId,
     ) -> Result<(), CommitError> {
         let end = self.snapshots.syncing.take();
+        let mut all = usize::MAX;
         for volume in end.rolled_back {
-            self.roll_back(volume, delta).await;
+            self.roll_back(volume, delta, &mut all).await;
+        }
+        let mut left = LEAVES_GONE_BACK;
+        for volume in end.partly_rolled_back {
+            self.roll_back(volume, delta, &mut left).await;
         }
         for mut snapshot in end.taken {
             snapshot.commit = commit.0;
@@ -181,21 +194,26 @@ impl Pool {
         self.link_versions(clone);
     }
 
-    /// Gives a volume back what its newest living snapshot has.
-    async fn roll_back(&self, volume: VolumeId, delta: &mut Delta) {
+    /// Gives a volume back what its newest living snapshot has, in at most `left` leaves.
+    async fn roll_back(&self, volume: VolumeId, delta: &mut Delta, left: &mut usize) {
         let mut slices = rt::Slices::new();
         let newest = self.snapshots.of(volume).into_iter().rfind(|s| !s.is_dying);
         let Some(newest) = newest else { return };
         // What newer snapshots hold must be the newest living one's first.
         for dying in self.snapshots.of(volume).into_iter().filter(|s| s.id > newest.id) {
-            while self.let_go_of_leaf(dying.id, delta) {
+            while *left > 0 && self.let_go_of_leaf(dying.id, delta) {
+                *left -= 1;
                 slices.step().await;
+            }
+            if *left == 0 {
+                return;
             }
             self.store.map.borrow_mut().drop_empty(dying.id);
             delta.drop_volume(dying.id);
             self.snapshots.remove(dying.id);
         }
-        while self.roll_back_leaf(volume, newest.id, delta) {
+        while *left > 0 && self.roll_back_leaf(volume, newest.id, delta) {
+            *left -= 1;
             slices.step().await;
         }
     }

@@ -36,7 +36,12 @@ impl Pool {
         let Some(base) = base else {
             return Err(VolumeError::Receiving { name: name(), is_underway: false });
         };
-        self.go_back(volume, &base, Vec::new()).await?;
+        let newest = self.snapshots.of(volume.id).into_iter().rfind(|other| !other.is_dying);
+        match newest.is_some_and(|newest| newest.id == base.id) {
+            true => self.go_back_in_parts(volume, &base).await?,
+            // The stream's own snapshot was taken, and the stream failed all the same.
+            false => self.go_back(volume, &base, Vec::new()).await?,
+        }
         self.keep_receiving(volume, None);
         self.commit_all().await?;
         volume.arrival.set(Arrival::Whole);
