@@ -1,6 +1,7 @@
 //! Trims and zeroes: changes that leave holes in a volume.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
@@ -19,8 +20,16 @@ const HOLE_CHARGE_BYTES: u64 = 256;
 /// has its own reserve for each block of a group, and this is as much as that reserve is for.
 const SHARED_CHARGE_BYTES: u64 = 1 << 10;
 
+/// What is taken of a zeroing: of its two edges, and the blocks between them up to one.
+#[derive(Default)]
+pub(crate) struct Zeroed {
+    edges: Cell<u8>,
+    blocks: Cell<u64>,
+}
+
 impl Pool {
-    /// Trims. `is_absorbed`: a pool before this one has taken the hole, as in [`Pool::write`].
+    /// Trims. `absorbed`: the blocks up to there a pool before this one has taken, as in
+    /// [`Pool::write`].
     pub(crate) async fn trim(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
@@ -28,16 +37,13 @@ impl Pool {
         offset_bytes: u64,
         len_bytes: u64,
         fua: bool,
-        is_absorbed: &Cell<bool>,
+        absorbed: &Cell<u64>,
     ) -> Result<(), DeviceError> {
         self.check_running(name, Operation::Discard, offset_bytes, len_bytes)?;
         // A trim is advice, so parts of blocks at its edges are left alone.
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let end = (offset_bytes + len_bytes) / BLOCK_BYTES;
-        if first < end && !is_absorbed.get() {
-            self.absorb_hole(volume, name, (Operation::Discard, fua), first, end).await?;
-            is_absorbed.set(true);
-        }
+        self.absorb_hole(volume, name, (Operation::Discard, fua), first..end, absorbed).await?;
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {
             self.make_durable(volume, name, Operation::Discard).await?;
@@ -45,7 +51,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Zeroes. `absorbed`: of its three parts, those that a pool before this one has taken.
+    /// Zeroes. `absorbed`: what a pool before this one has taken.
     pub(crate) async fn zero(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
@@ -53,7 +59,7 @@ impl Pool {
         offset_bytes: u64,
         len_bytes: u64,
         fua: bool,
-        absorbed: &Cell<u8>,
+        absorbed: &Zeroed,
     ) -> Result<(), DeviceError> {
         self.check_running(name, Operation::WriteZeroes, offset_bytes, len_bytes)?;
         let end_bytes = offset_bytes + len_bytes;
@@ -62,17 +68,15 @@ impl Pool {
         // Parts of blocks at the edges are written; whole blocks between them become holes.
         let edges = [(offset_bytes, inner_first), (inner_end, end_bytes)];
         for (part, (from, to)) in (0..).zip(edges) {
-            if from < to && absorbed.get() <= part {
+            if from < to && absorbed.edges.get() <= part {
                 let zeros = IoBuf::zeroed((to - from) as usize).freeze();
                 self.write_part(volume, name, from, zeros, fua).await?;
-                absorbed.set(part + 1);
+                absorbed.edges.set(part + 1);
             }
         }
-        if inner_first < inner_end && absorbed.get() < 3 {
-            let (first, end) = (inner_first / BLOCK_BYTES, inner_end / BLOCK_BYTES);
-            self.absorb_hole(volume, name, (Operation::WriteZeroes, fua), first, end).await?;
-            absorbed.set(3);
-        }
+        let (inner, how) =
+            (inner_first / BLOCK_BYTES..inner_end / BLOCK_BYTES, Operation::WriteZeroes);
+        self.absorb_hole(volume, name, (how, fua), inner, &absorbed.blocks).await?;
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {
             self.make_durable(volume, name, Operation::WriteZeroes).await?;
@@ -80,14 +84,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a hole over the blocks from `first` up to `end` into the open group.
+    /// Takes a hole over some blocks into the open group: those that are not `absorbed` already.
     pub(crate) async fn absorb_hole(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
         name: &str,
         (operation, fua): (Operation, bool),
-        first: u64,
-        end: u64,
+        Range { start: first, end }: Range<u64>,
+        absorbed: &Cell<u64>,
     ) -> Result<(), DeviceError> {
         let refused = |Closed| {
             let (offset_bytes, len_bytes) = (first * BLOCK_BYTES, (end - first) * BLOCK_BYTES);
@@ -98,7 +102,7 @@ impl Pool {
             true => (self.dirty.throttle.limit_bytes() / 4 / SHARED_CHARGE_BYTES).max(1),
             false => u64::MAX,
         };
-        let mut at = first;
+        let mut at = first.max(absorbed.get());
         while at < end {
             let blocks = (end - at).min(most_blocks);
             let shared = if most_blocks < u64::MAX {
@@ -113,6 +117,7 @@ impl Pool {
             let change = Change { lba: Lba(at), blocks, content: Content::Zero };
             self.absorb(volume, name, operation, change, permit.forget())?;
             at += blocks;
+            absorbed.set(at);
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES, TxgId, VolumeId, parse_byt
 
 use crate::Pool;
 use crate::dedup::DedupMode;
+use crate::holes::Zeroed;
 use crate::rate_limit::RateLimit;
 use crate::read_ahead::Streams;
 use crate::status::volume_times::VolumeTimes;
@@ -409,11 +410,11 @@ impl BlockDevice for Volume {
     /// Trimmed blocks read as zeros; the parts of blocks at the edges are left as they are.
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let is_absorbed = Cell::new(false);
+            let absorbed = Cell::new(0);
             let what = (Operation::Discard, offset_bytes, len_bytes);
             self.run(what, async |Attached { pool, state }| {
                 let name = &self.name;
-                pool.trim(&state, name, offset_bytes, len_bytes, fua, &is_absorbed).await
+                pool.trim(&state, name, offset_bytes, len_bytes, fua, &absorbed).await
             })
             .await
         })
@@ -431,7 +432,7 @@ impl BlockDevice for Volume {
                 // On a sparse volume only written data keeps its space.
                 return self.write_zeros(offset_bytes, len_bytes, options).await;
             }
-            let absorbed = Cell::new(0);
+            let absorbed = Zeroed::default();
             let what = (Operation::WriteZeroes, offset_bytes, len_bytes);
             self.run(what, async |Attached { pool, state }| {
                 let (name, fua) = (&self.name, options.fua);

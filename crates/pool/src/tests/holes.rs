@@ -10,6 +10,7 @@ use forebay_units::{Layout, Nanos};
 use super::rack::{memory, paced};
 use super::{expect, spec, stamp, volume};
 use crate::Pool;
+use crate::holes::Zeroed;
 use crate::spec::VolumeSpec;
 
 /// A pool with a small dirty limit, and a volume that is not cached and begins with 12 KiB of data.
@@ -81,7 +82,7 @@ fn an_edge_counts_as_zeroed_once_it_is() {
     Runtime::simulated(2).block_on(async {
         let (pool, v, is_slow) = slow_to_read().await;
         let state = pool.volumes.borrow().values().next().expect("it has one").clone();
-        let absorbed = Cell::new(0);
+        let absorbed = Zeroed::default();
         let (at, len) = (512, 8192);
         is_slow.set(true);
         let zeroing = Box::pin(pool.zero(&state, "tank/v", at, len, false, &absorbed));

@@ -11,7 +11,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
-use super::rack::{Rack, scripted};
+use super::rack::{Rack, paced, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::Health;
@@ -525,4 +525,54 @@ fn answered_writes_survive_failures_at_any_command() {
         suspended += u32::from(run.block_on(fails_after(works_for, works_for)));
     }
     assert!(suspended >= 40, "only {suspended} of 60 were suspended");
+}
+
+// A long hole of a volume with snapshots is taken in steps.
+#[test]
+fn a_hole_that_goes_on_leaves_what_was_written_where_it_has_been() {
+    Runtime::simulated(11).block_on(async {
+        const LEN: u64 = 24 << 20;
+        let rack = Rack::new(&["a", "l"], 256 << 20);
+        let slow = Rc::new(Cell::new(false));
+        let pace = {
+            let slow = slow.clone();
+            move |device: &str, operation: Operation, _| {
+                let is_slow = device == "a" && operation == Operation::Write && slow.get();
+                is_slow.then(|| Nanos::from_secs(1))
+            }
+        };
+        let mut options = spec(Layout::Raid0, &["a"], &["l"]);
+        options.properties.insert("dirty_limit".to_owned(), "6M".to_owned());
+        let opener = paced(rack.locked(), pace);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(32 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in (0..LEN).step_by(1 << 20) {
+            v.write(at, stamp(1 << 20, at), false).await.unwrap();
+        }
+        pool.take_snapshots(&names(&["v@s"])).await.unwrap();
+        slow.set(true);
+        let trimming = rt::spawn({
+            let v = v.clone();
+            async move { v.discard(0, LEN, false).await }
+        });
+        rt::sleep(Nanos::from_millis(1)).await;
+        expect(&v, 0, &[0; 4096]).await;
+        // Clients that flush need not wait behind the hole.
+        v.flush().await.unwrap();
+        v.write(0, stamp(4096, 7), false).await.unwrap();
+        expect(&v, 0, &stamp(4096, 7)).await;
+        assert!(!trimming.is_finished());
+        slow.set(false);
+        suspended(&rack, &pool).await;
+        rack.switches.works_for.set(None);
+        let next = pool.resume(&names(&["a", "l"])).await.unwrap();
+        trimming.await.unwrap();
+        let kept = v.read(0, IoBuf::zeroed(4096)).await.unwrap();
+        assert!(kept[..] == stamp(4096, 7)[..], "the hole came over it again");
+        expect(&v, 4096, &[0; 4096]).await;
+        expect(&v, LEN - 4096, &[0; 4096]).await;
+        drop(v);
+        next.export().await.unwrap();
+    });
 }

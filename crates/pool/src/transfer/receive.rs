@@ -4,6 +4,7 @@
 //! says so until a root has the snapshot. So after a crash the volume is at its base, or whole, or
 //! known to be neither.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{IoBuf, IoBytes, Operation};
@@ -444,7 +445,7 @@ impl Receiver {
                 (offset_bytes / BLOCK_BYTES, (offset_bytes + len_bytes) / BLOCK_BYTES);
             let how = (Operation::Discard, false);
             self.pool.check_running(&name, Operation::Discard, offset_bytes, len_bytes)?;
-            self.pool.absorb_hole(&begun.volume, &name, how, first, end).await?;
+            self.pool.absorb_hole(&begun.volume, &name, how, first..end, &Cell::new(0)).await?;
         }
         begun.absorbed_bytes = offset_bytes + len_bytes;
         begun.keep_progress(&self.pool);
