@@ -58,17 +58,7 @@ impl World {
 
     fn step(&mut self, op: &Op) {
         match *op {
-            Op::Write(spot, blocks) => {
-                let (lba, addr) = (SPOTS[spot], BlockAddr::from_raw(self.next_addr));
-                let blocks = blocks.min(SPAN - lba);
-                self.next_addr += blocks + 1;
-                let sums = vec![7; blocks as usize];
-                self.map.keep_before_write(VOLUME, Lba(lba), blocks, &mut |_| {});
-                let freed = &mut |_, _| {};
-                self.map.set_run(VOLUME, Lba(lba), addr, &sums, false, freed).unwrap();
-                let new = (0..blocks).map(|i| (lba + i, addr.plus(i as u32)));
-                self.content.extend(new);
-            }
+            Op::Write(spot, blocks) => self.write(SPOTS[spot], blocks),
             Op::Clear(spot, blocks) => {
                 let lba = SPOTS[spot];
                 self.map.keep_before_clear(VOLUME, Lba(lba), blocks, &mut |_| {});
@@ -93,6 +83,16 @@ impl World {
                 self.link(&[]);
             }
         }
+    }
+
+    fn write(&mut self, lba: u64, blocks: u64) {
+        let addr = BlockAddr::from_raw(self.next_addr);
+        let blocks = blocks.min(SPAN - lba);
+        self.next_addr += blocks + 1;
+        let sums = vec![7; blocks as usize];
+        self.map.keep_before_write(VOLUME, Lba(lba), blocks, &mut |_| {});
+        self.map.set_run(VOLUME, Lba(lba), addr, &sums, false, &mut |_, _| {}).unwrap();
+        self.content.extend((0..blocks).map(|i| (lba + i, addr.plus(i as u32))));
     }
 
     fn link(&mut self, dying: &[VolumeId]) {
@@ -167,5 +167,21 @@ proptest! {
             }
         }
         world.check();
+    }
+}
+
+#[test]
+fn a_block_that_one_of_many_newer_snapshots_has_is_found() {
+    let mut world = World::new();
+    world.write(0, 200);
+    for lba in 0..200 {
+        world.step(&Op::Snapshot);
+        // Of this block only this snapshot has an entry.
+        world.write(lba, 1);
+    }
+    let (oldest, content) = &world.snapshots[0];
+    for lba in 0..200 {
+        let found = world.map.lookup(*oldest, Lba(lba)).map(|found| found.addr);
+        assert_eq!(found.as_ref(), content.get(&lba), "block {lba}");
     }
 }
