@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_device::IoBuf;
 use forebay_rt as rt;
 use forebay_rt::net::{Listener, Stream};
 
@@ -52,6 +53,39 @@ fn full_socket_keeps_order_and_every_charge_returns() {
         assert!(got == expected, "the stream differs from the pushed bytes");
         sender.await.unwrap();
         assert_eq!(released.get(), 10_030);
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn short_replies_wait_for_a_long_one_before_them() {
+    let dir = std::env::temp_dir().join(format!("forebay-nbd-order-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("s.sock");
+    rt::Runtime::real().unwrap().block_on(async move {
+        let listener = Listener::bind_unix(&path, 0o600).unwrap();
+        let accepted = rt::spawn(async move { listener.accept().await.unwrap() });
+        let here = Stream::connect_unix(&path).await.unwrap();
+        let there = accepted.await;
+        let outbox = Rc::new(Outbox::new(Channel::new(Rc::new(here)), Box::new(|_| {})));
+        let sender = rt::spawn({
+            let outbox = outbox.clone();
+            async move { outbox.run().await }
+        });
+        // The sending task waits; it has no turn before all replies are pushed.
+        rt::yield_now().await;
+        let long = vec![1; 64 << 10];
+        outbox.push_large(&[0; 16], IoBuf::copy_of(&long).freeze(), 10);
+        let mut expected = [vec![0; 16], long].concat();
+        for i in 2..18u8 {
+            outbox.push(&[i; 16], Some(&[i; 4096]), 10);
+            expected.extend_from_slice(&[i; 16 + 4096]);
+        }
+        outbox.close();
+        let (outcome, got) = there.recv_exact(vec![0u8; expected.len()], 0).await;
+        outcome.unwrap();
+        assert!(got == expected, "replies in another order");
+        sender.await.unwrap();
     });
     std::fs::remove_dir_all(&dir).unwrap();
 }
