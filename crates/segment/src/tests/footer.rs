@@ -164,3 +164,35 @@ fn every_block_of_a_segment_is_counted_and_only_long_runs_are_named() {
         assert!(runs.len() >= 5, "{runs:?}");
     });
 }
+
+// Blocks that are alike lie at one address, so a short piece may lie within a long one.
+#[test]
+fn a_read_of_several_pieces_ends_with_the_one_that_ends_last() {
+    Runtime::simulated(15).block_on(async {
+        let b = bench(Layout::Raid0, 1);
+        let volume = VolumeId(4);
+        let mut writer =
+            DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
+        let mut places = Vec::new();
+        for at in 0..20 {
+            let data = bytes(&block(at));
+            places.push(writer.append(volume, Lba(at), data, CommitId(1), 9, 0).await.unwrap());
+        }
+        writer.finish_rows(CommitId(1)).await;
+        b.in_flight.drain().await.unwrap();
+        let wanted = |first: usize, blocks: usize| Wanted {
+            addr: places[first].0,
+            volume,
+            lba: Lba(first as u64),
+            blocks: blocks as u32,
+            sums: places[first..first + blocks].iter().map(|place| Some(place.1)).collect(),
+        };
+        let reader = Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
+        let pieces = [wanted(2, 10), wanted(4, 3)];
+        let together = reader.read_together(&pieces.iter().collect::<Vec<_>>()).await;
+        for (got, piece) in together.pieces().zip(&pieces) {
+            let all = piece.lba.0..piece.lba.0 + u64::from(piece.blocks);
+            assert!(got.unwrap() == &all.flat_map(block).collect::<Vec<u8>>()[..]);
+        }
+    });
+}
