@@ -21,3 +21,18 @@ fn only_a_record_longer_than_a_frame_is_split() {
     assert_eq!(taken_blocks(32, 32, 32), Some(31));
     assert_eq!(taken_blocks(32, 4, 32), Some(3));
 }
+
+#[test]
+fn a_record_with_which_the_table_takes_another_block_counts_for_both() {
+    // So many records have room in the first block, behind the header.
+    const FITTING: u64 = 126;
+    let mut queue = Queue::default();
+    for id in 0..=FITTING {
+        queue.push(Queued::new(write(id, 1, 1), Ticket::new(1)));
+    }
+    // There is room for the data of one more, and not for its table.
+    let limit = (1 + FITTING + 1) * BLOCK_LEN as u64;
+    let packed = queue.pack(limit, limit).expect("most of it fits");
+    assert_eq!((packed.entries.len() as u64, queue.len()), (FITTING, 1));
+    assert!(packed.len_bytes() <= limit);
+}
