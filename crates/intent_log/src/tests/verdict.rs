@@ -211,6 +211,23 @@ fn rings_that_cannot_be_read_at_their_end_are_a_loss() {
     });
 }
 
+// A frame that was never finished can be read: its sum is wrong.
+#[test]
+fn a_last_frame_whose_data_cannot_be_read_is_a_loss() {
+    Runtime::simulated(13).block_on(async {
+        for sides in [1, 2] {
+            let Written { disks, rings, state, .. } = ten_frames(1, sides).await;
+            for (disk, side) in disks.iter().zip(&rings[0].sides) {
+                let data = side.start_bytes + 9 * 8192 + 4096;
+                disk.unreadable.set((data, data + 512));
+            }
+            let (records, end) = replay(&rings, &state).await;
+            assert_eq!(records.len(), 9);
+            assert!(matches!(end.verdict, ReplayVerdict::Loss(_)), "{sides} sides: {end:?}");
+        }
+    });
+}
+
 #[test]
 fn replay_reads_on_over_the_ends_of_its_reads() {
     Runtime::simulated(12).block_on(async {
