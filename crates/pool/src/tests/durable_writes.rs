@@ -287,3 +287,31 @@ fn flushes_after_sync_is_on_again_wait_for_what_was_written_without_a_log() {
         pool.export().await.unwrap();
     });
 }
+
+// The cleaner has roots of its own, also while the log waits to be started anew.
+#[test]
+fn a_root_without_a_group_keeps_what_the_log_holds_of_that_group() {
+    let rack = Rack::new(&["a", "l"], 64 << 20);
+    let before = rack.clone();
+    let first = Runtime::simulated(9);
+    first.block_on(async move {
+        let options = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(before.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let mut writers = pool.writers.lock().await;
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        pool.restart_log_wanted();
+        pool.quiet_log().await;
+        let committed = pool.sync.committed.get();
+        pool.write_root(&mut writers, committed, false).await.unwrap();
+    });
+    drop(first);
+    Runtime::simulated(10).block_on(async move {
+        let options = ImportOptions::default();
+        let paths = names(&["a", "l"]);
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        expect(&pool.open_volume("v").unwrap(), 0, &stamp(4096, 1)).await;
+        pool.export().await.unwrap();
+    });
+}
