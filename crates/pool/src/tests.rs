@@ -34,6 +34,7 @@ mod openings;
 mod polls;
 mod promotions;
 pub(crate) mod rack;
+mod received_parts;
 mod repacking;
 mod reservations;
 mod resilvers;

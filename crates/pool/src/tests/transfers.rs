@@ -14,10 +14,10 @@ use crate::{
 };
 
 const BLOCK: u64 = 4096;
-const KEPT: ReceiveOptions = ReceiveOptions { roll_back: false, is_resumable: true };
+pub(super) const KEPT: ReceiveOptions = ReceiveOptions { roll_back: false, is_resumable: true };
 pub(super) const PLAIN: ReceiveOptions = ReceiveOptions { roll_back: false, is_resumable: false };
 
-async fn make(opener: Rc<dyn Opener>, name: &str) -> Rc<Pool> {
+pub(super) async fn make(opener: Rc<dyn Opener>, name: &str) -> Rc<Pool> {
     Pool::create(opener, name, &spec(Layout::Raid0, &["a"], &["l"])).await.unwrap()
 }
 
@@ -87,12 +87,12 @@ pub(super) async fn receive(
     }
 }
 
-async fn content(device: &Device) -> Vec<u8> {
+pub(super) async fn content(device: &Device) -> Vec<u8> {
     let size_bytes = device.geometry().size_bytes as usize;
     device.read(0, IoBuf::zeroed(size_bytes)).await.unwrap().to_vec()
 }
 
-async fn snapshot_content(pool: &Rc<Pool>, name: &str) -> Vec<u8> {
+pub(super) async fn snapshot_content(pool: &Rc<Pool>, name: &str) -> Vec<u8> {
     content(&pool.open_snapshot(name).unwrap()).await
 }
 
@@ -255,7 +255,7 @@ fn a_volume_that_is_received_belongs_to_the_stream_alone() {
 }
 
 /// A source with snapshots `@a` and `@b`, and the streams of `@a` and from `@a` to `@b`.
-async fn two_streams() -> (Rc<Pool>, Vec<Vec<u8>>, Vec<Vec<u8>>) {
+pub(super) async fn two_streams() -> (Rc<Pool>, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (tank, v) = source(2 << 20).await;
     v.write(0, stamp(300 << 10, 1), false).await.unwrap();
     v.write(1 << 20, stamp(20 << 10, 2), false).await.unwrap();
@@ -325,7 +325,7 @@ fn streams_that_are_cut_damaged_or_in_another_order_change_nothing() {
 }
 
 /// The rest of a stream, by the token of what is there.
-async fn resumed(tank: &Rc<Pool>, token: String) -> Vec<Vec<u8>> {
+pub(super) async fn resumed(tank: &Rc<Pool>, token: String) -> Vec<Vec<u8>> {
     sent(tank, &SendOptions { token: Some(token), ..SendOptions::default() }).await
 }
 
