@@ -323,3 +323,45 @@ fn the_journal_does_not_outgrow_its_map() {
         pool.export().await.unwrap();
     });
 }
+
+// A write of a part of a block reads the rest of it first. Nothing commits what it absorbs after
+// the last group.
+#[test]
+fn a_write_that_meets_an_export_is_kept_or_refused() {
+    let mut refused = 0;
+    for delay_ms in [1, 100, 5_000] {
+        refused += u32::from(Runtime::simulated(7).block_on(async move {
+            let rack = Rack::new(&["a"], 64 << 20);
+            let slow = Rc::new(Cell::new(false));
+            let pace = {
+                let slow = slow.clone();
+                move |_: &str, operation: Operation, at: u64| {
+                    let body = operation == Operation::Read && at >= 1 << 20;
+                    (body && slow.get()).then(|| Nanos::from_millis(delay_ms))
+                }
+            };
+            let opener = paced(rack.host(1), pace);
+            let options = spec(Layout::Raid0, &["a"], &[]);
+            let pool = Pool::create(opener, "tank", &options).await.unwrap();
+            pool.create_volume(&volume(8 << 20)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            v.write(0, stamp(4096, 1), false).await.unwrap();
+            pool.sync().await.unwrap();
+            slow.set(true);
+            let writing = rt::spawn(async move { v.write(512, stamp(512, 2), false).await });
+            rt::sleep(Nanos::from_micros(10)).await;
+            pool.export().await.unwrap();
+            drop(pool);
+            let outcome = writing.await;
+            slow.set(false);
+            let options = ImportOptions::default();
+            let pool = Pool::import(rack.host(1), &names(&["a"]), "tank", &options).await.unwrap();
+            if outcome.is_ok() {
+                super::expect(&pool.open_volume("v").unwrap(), 512, &stamp(512, 2)).await;
+            }
+            pool.export().await.unwrap();
+            outcome.is_err()
+        }));
+    }
+    assert!(refused > 0, "no write was under way for long enough");
+}
