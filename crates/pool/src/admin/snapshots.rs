@@ -322,8 +322,10 @@ impl Pool {
             v.size_bytes = size_bytes;
         }
         self.sync.config_dirty.set(true);
-        volume.size_bytes.set(size_bytes);
-        self.refresh_space();
+        let before = volume.size_bytes.replace(size_bytes);
+        if size_bytes > before {
+            self.refresh_space();
+        }
     }
 
     /// Cuts off what a volume that was larger `before` had past its end, where the snapshot has
@@ -338,6 +340,8 @@ impl Pool {
             let end = Self::blocks_of(size_bytes);
             self.writers.lock().await.truncated.push((volume.id, end));
             self.commit_all().await?;
+            // Without the root a power cut would bring back the size, and what it reserves.
+            self.refresh_space();
         }
         Ok(())
     }

@@ -104,6 +104,32 @@ fn what_a_snapshot_holds_is_free_once_a_root_says_that_the_snapshot_is_gone() {
 }
 
 #[test]
+fn what_a_larger_volume_reserved_is_free_once_its_rollback_is_under_a_root() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, _) = slow_pool().await;
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(1 << 20, 1), false).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        pool.resize_volume("v", 8 << 20, false).await.unwrap();
+        let free = pool.free_blocks();
+        let rolling_back = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.roll_back_volume("v@a", false).await }
+        });
+        let mut looks = 0;
+        while !rolling_back.is_finished() {
+            assert_eq!(pool.free_blocks(), free, "after a power cut now, it is large");
+            looks += 1;
+            rt::sleep(Nanos::from_micros(10)).await;
+        }
+        assert!(looks > 10, "it was not seen");
+        rolling_back.await.unwrap();
+        assert_eq!(pool.free_blocks(), free + 1024);
+    });
+}
+
+#[test]
 fn space_that_a_volume_gives_back_is_free_without_what_others_have_written_meanwhile() {
     Runtime::simulated(2).block_on(async {
         let (pool, s) = slow_pool().await;
