@@ -122,12 +122,13 @@ impl Pool {
             .saturating_add_signed(space.promised_blocks.get().saturating_neg())
     }
 
-    /// Blocks that volumes and snapshots have, or were promised, beyond what there is.
+    /// Blocks that volumes and snapshots have, or were promised, beyond what there is. Snapshots
+    /// that the open group is to take do not count: without room it refuses them at its end.
     pub(crate) fn overdrawn_blocks(&self) -> u64 {
-        let space = &self.dirty.space;
+        let (space, wanted) = (&self.dirty.space, self.snapshots.wanted.borrow());
+        let promised = space.promised_blocks.get() - wanted.promised_blocks - wanted.grown_blocks;
         let taken = space.reserved_blocks.get() + space.sparse_blocks.get();
-        let taken = taken.saturating_add_signed(space.promised_blocks.get());
-        taken.saturating_sub(space.usable_blocks.get())
+        taken.saturating_add_signed(promised).saturating_sub(space.usable_blocks.get())
     }
 
     /// The block device of a volume. `None` if the volume or the pool is about to go, because the

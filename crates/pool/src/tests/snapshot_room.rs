@@ -60,6 +60,7 @@ async fn take_beside_writes(bytes: u64) -> (Rc<Pool>, u64, Result<(), VolumeErro
     for at in (0..bytes).step_by(64 << 10) {
         v.write((1 << 20) + at, stamp(64 << 10, at), false).await.unwrap();
     }
+    assert_eq!(pool.overdrawn_blocks(), 0, "a snapshot without room is not taken");
     group.await.unwrap();
     let taken = snapshot.await;
     is_slow.set(false);
