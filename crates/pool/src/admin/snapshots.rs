@@ -309,7 +309,10 @@ impl Pool {
             // The first group brings what was written as well.
             self.snapshots.wanted.borrow_mut().partly_rolled_back.push(volume.id);
             self.commit_all().await?;
-            if self.store.map.borrow().entries(snapshot.id) == 0 {
+            // What newer ones that are being destroyed hold goes through this snapshot.
+            let left = self.snapshots.of(volume.id).into_iter().filter(|s| s.id >= snapshot.id);
+            let map = self.store.map.borrow();
+            if left.map(|snapshot| map.entries(snapshot.id)).all(|entries| entries == 0) {
                 break;
             }
         }
