@@ -1,6 +1,7 @@
 //! Eager sends and sends by the task give one stream.
 
 use std::cell::Cell;
+use std::future::Future;
 use std::rc::Rc;
 
 use forebay_device::IoBuf;
@@ -10,16 +11,26 @@ use forebay_rt::net::{Listener, Stream};
 use crate::channel::Channel;
 use crate::outbox::Outbox;
 
-#[test]
-fn full_socket_keeps_order_and_every_charge_returns() {
-    let dir = std::env::temp_dir().join(format!("forebay-nbd-outbox-{}", std::process::id()));
+/// Runs a test with the two ends of a socket, which lies in a folder of this name.
+fn with_socket<F: Future<Output = ()> + 'static>(
+    name: &str,
+    test: impl FnOnce(Stream, Stream) -> F + 'static,
+) {
+    let dir = std::env::temp_dir().join(format!("forebay-nbd-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("s.sock");
     rt::Runtime::real().unwrap().block_on(async move {
         let listener = Listener::bind_unix(&path, 0o600).unwrap();
         let accepted = rt::spawn(async move { listener.accept().await.unwrap() });
         let here = Stream::connect_unix(&path).await.unwrap();
-        let there = accepted.await;
+        test(here, accepted.await).await;
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn full_socket_keeps_order_and_every_charge_returns() {
+    with_socket("outbox", |here, there| async move {
         let released = Rc::new(Cell::new(0));
         let release = Box::new({
             let released = released.clone();
@@ -54,19 +65,11 @@ fn full_socket_keeps_order_and_every_charge_returns() {
         sender.await.unwrap();
         assert_eq!(released.get(), 10_030);
     });
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
 fn short_replies_wait_for_a_long_one_before_them() {
-    let dir = std::env::temp_dir().join(format!("forebay-nbd-order-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let path = dir.join("s.sock");
-    rt::Runtime::real().unwrap().block_on(async move {
-        let listener = Listener::bind_unix(&path, 0o600).unwrap();
-        let accepted = rt::spawn(async move { listener.accept().await.unwrap() });
-        let here = Stream::connect_unix(&path).await.unwrap();
-        let there = accepted.await;
+    with_socket("order", |here, there| async move {
         let outbox = Rc::new(Outbox::new(Channel::new(Rc::new(here)), Box::new(|_| {})));
         let sender = rt::spawn({
             let outbox = outbox.clone();
@@ -87,5 +90,4 @@ fn short_replies_wait_for_a_long_one_before_them() {
         assert!(got == expected, "replies in another order");
         sender.await.unwrap();
     });
-    std::fs::remove_dir_all(&dir).unwrap();
 }
