@@ -109,10 +109,12 @@ impl VolumeModel {
     }
 
     /// True when an operation issued at `issued` up to sector `end` may fail: the volume was shrunk
-    /// since, or is being shrunk or destroyed.
+    /// since, or is being shrunk, taken back to a smaller size, or destroyed.
     #[must_use]
     pub fn may_fail(&self, issued: u64, end: u64) -> bool {
-        let smaller = self.history.sectors() < end || self.resizing.iter().any(|to| *to < end);
+        let goes_back_to = self.rolling_back.as_ref().map(|back| back.contents.sectors());
+        let mut may_become = self.resizing.iter().copied().chain(goes_back_to);
+        let smaller = self.history.sectors() < end || may_become.any(|to| to < end);
         smaller || self.history.was_shorter_since(issued, end) || !self.is_usable()
     }
 
