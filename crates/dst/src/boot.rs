@@ -18,6 +18,7 @@ use crate::boot_context::{BootContext, BootEnd};
 use crate::client::client;
 use crate::contest::Decision;
 use crate::coverage::Activity;
+use crate::figures;
 use crate::judgement::{finish, judge};
 use crate::leaks::{check_after_work, check_promises};
 use crate::log_memory::BATTERY_SECS;
@@ -281,6 +282,7 @@ impl<S: Subject> BootContext<S> {
     async fn import(&self, devices: &[Device], rewinds: Option<u64>) -> Option<S::Pool> {
         let Self { subject, scenario, model, tally, phase, .. } = self;
         let mut demand = scenario.demand;
+        let noted = model.figures.take();
         if model.loss_accepted.get() {
             demand = Demand::NeverWrong;
         }
@@ -314,6 +316,13 @@ impl<S: Subject> BootContext<S> {
         phase.set("judgement");
         self.note_atomic(&pool);
         judge(self, &pool, demand).await;
+        let is_exact = demand == Demand::AllData && rewinds.is_none() && !model.failed();
+        if is_exact {
+            figures::check_sync(model, &pool);
+        }
+        if let Some(noted) = noted.filter(|_| is_exact) {
+            figures::compare(self, &pool, &noted).await;
+        }
         model.loss_accepted.set(false);
         model.list_is_behind.set(false);
         Some(pool)

@@ -8,6 +8,7 @@ use forebay_units::{BLOCK_BYTES, SECTOR_BYTES};
 
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, flush, read_all, write};
+use crate::figures;
 use crate::leaks::check_space;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::Demand;
@@ -245,6 +246,13 @@ pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, 
     if context.scenario.counts_leaks {
         phase.set("leaks");
         check_space(context, &pool).await;
+    }
+    if demand == Demand::AllData && !model.failed() {
+        if context.is_brief {
+            figures::check_emptied(context, &pool).await;
+        } else {
+            figures::note(context, &pool).await;
+        }
     }
     phase.set("export");
     match pool.export().await {

@@ -12,7 +12,7 @@ use forebay_rt::sync::Notify;
 
 use crate::history::{Change, History, Judged, Ticket};
 use crate::scenario::Demand;
-use crate::subject::Sync;
+use crate::subject::{Figures, Sync};
 use crate::verdict::{Failure, Kind};
 
 use rival::Rival;
@@ -207,6 +207,8 @@ pub struct Model {
     events: RefCell<BTreeMap<String, u64>>,
     /// Bytes that new volumes could take when the pool and its volumes had been created.
     pub available_at_first: Cell<Option<u64>>,
+    /// What the pool said of itself before its export, until the next import.
+    pub figures: RefCell<Option<Figures>>,
     /// An import was allowed to accept a loss, and its result is not judged yet.
     pub loss_accepted: Cell<bool>,
     /// Another machine that wants the pool.
@@ -241,6 +243,7 @@ impl Model {
             acts: Cell::new(0),
             events: RefCell::default(),
             available_at_first: Cell::new(None),
+            figures: RefCell::default(),
             loss_accepted: Cell::new(false),
             rival: RefCell::default(),
         })
@@ -268,6 +271,7 @@ impl Model {
         drop(snapshots);
         fork.promotions.replace(self.promotions.borrow().clone());
         fork.available_at_first.set(self.available_at_first.get());
+        fork.figures.replace(self.figures.borrow().clone());
         fork.commits.set(self.commits.get());
         fork.rewinds.set(self.rewinds.get());
         fork.list_is_behind.set(self.list_is_behind.get());

@@ -17,12 +17,13 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Layout, Nanos};
 
 use crate::coverage::Activity;
+use crate::pool_figures;
 use crate::pool_streams::{self, streams_are_settled};
 use crate::remote_log::RemoteLog;
 use crate::scenario::Copying;
 use crate::subject::{
-    CLEANER_EVENT, Held, ImportMode, Manage, OTHER_HOST, Pool, PoolSpec, Raid, Refusal, SERVICES,
-    Scrubbed, Subject, Sync,
+    CLEANER_EVENT, Figures, Held, ImportMode, Manage, OTHER_HOST, Pool, PoolSpec, Raid, Refusal,
+    SERVICES, Scrubbed, Subject, Sync,
 };
 
 const POOL_NAME: &str = "tank";
@@ -100,6 +101,14 @@ impl Forebay {
         let (remote, known) = (self.remote.borrow().clone(), self.known.clone());
         let host = if self.is_other { OTHER_HOST } else { 1 };
         Rc::new(Shelf { disks, remote, open: RefCell::default(), known, host })
+    }
+}
+
+fn word_of(sync: Sync) -> &'static str {
+    match sync {
+        Sync::Standard => "standard",
+        Sync::Always => "always",
+        Sync::Disabled => "disabled",
     }
 }
 
@@ -259,6 +268,10 @@ impl Pool for ForebayPool {
         Ok(self.pool().destroy_volume(name, true).await?)
     }
 
+    async fn abandon_receive(&self, volume: &str) -> Result<(), Refusal> {
+        Ok(self.pool().abandon_receive(volume).await?)
+    }
+
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
         Ok(self.pool().resize_volume(name, size_bytes, true).await?)
     }
@@ -304,12 +317,12 @@ impl Pool for ForebayPool {
     }
 
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
-        let value = match sync {
-            Sync::Standard => "standard",
-            Sync::Always => "always",
-            Sync::Disabled => "disabled",
-        };
-        Ok(self.pool().set_volume(name, "sync", value).await?)
+        Ok(self.pool().set_volume(name, "sync", word_of(sync)).await?)
+    }
+
+    fn sync_of(&self, volume: &str) -> Option<Sync> {
+        let found = self.pool().get_volume(volume)?.sync;
+        [Sync::Standard, Sync::Always, Sync::Disabled].into_iter().find(|s| word_of(*s) == found)
     }
 
     async fn set_service(&self, volume: &str, name: &str, value: &str) -> Result<(), Refusal> {
@@ -480,6 +493,10 @@ impl Pool for ForebayPool {
     fn held(&self) -> Option<Held> {
         let dirty_bytes = self.pool().stats().dirty_bytes;
         Some(Held { dirty_bytes, available_bytes: self.pool().summary().available_bytes })
+    }
+
+    async fn figures(&self) -> Result<Option<Figures>, Refusal> {
+        pool_figures::settled(&self.pool()).await
     }
 
     fn overdrawn_bytes(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! The reference pool: the smallest subject that keeps the promises, and twelve flaws of it.
+//! The reference pool: the smallest subject that keeps the promises, and fourteen flaws of it.
 //!
 //! What always holds: the oracle must pass the pool without a flaw and catch each flaw. It uses one
 //! disk: a table of volumes, then an append-only log. Contents are in memory and come back by
@@ -17,7 +17,7 @@ use forebay_rt::sync::Mutex;
 use forebay_sim::SECTOR_LEN;
 use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
-use crate::subject::{ImportMode, Manage, Pool, PoolSpec, Refusal, Scrubbed, Subject};
+use crate::subject::{Figures, ImportMode, Manage, Pool, PoolSpec, Refusal, Scrubbed, Subject};
 
 /// A flaw of the reference pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +48,15 @@ pub enum Flaw {
     VolumeNotDurable,
     /// A large write becomes visible in two steps.
     VisibleInSteps,
+    /// What a destroyed volume held stays.
+    KeepsDestroyed,
+    /// A figure counts what no record has.
+    CountsInMemory,
 }
 
 impl Flaw {
     /// All flaws.
-    pub const ALL: [Flaw; 12] = [
+    pub const ALL: [Flaw; 14] = [
         Flaw::AckBeforeDurable,
         Flaw::FlushWithoutFlush,
         Flaw::FlushNothing,
@@ -65,6 +69,8 @@ impl Flaw {
         Flaw::HoleOverWaiting,
         Flaw::VolumeNotDurable,
         Flaw::VisibleInSteps,
+        Flaw::KeepsDestroyed,
+        Flaw::CountsInMemory,
     ];
 }
 
@@ -100,6 +106,8 @@ struct Engine {
     log_end: Cell<u64>,
     seq: Cell<u64>,
     append_turn: Rc<Mutex<()>>,
+    /// Changes since the creation or the import.
+    changes: Cell<u64>,
 }
 
 fn sum(bytes: &[u8]) -> u64 {
@@ -126,6 +134,7 @@ impl Engine {
             log_end: Cell::new(LOG_AT),
             seq: Cell::new(1),
             append_turn: Rc::new(Mutex::new(())),
+            changes: Cell::new(0),
         })
     }
 
@@ -228,7 +237,7 @@ impl Engine {
             }
             let data = (data_len > 0).then(|| IoBuf::copy_of(&whole[SECTOR_LEN..]).freeze());
             let volume = word(&whole, 3) as u32;
-            if (volume as usize) < self.contents.borrow().len() {
+            if self.table.borrow().get(volume as usize).is_some_and(|(.., exists)| *exists) {
                 self.apply(&Record {
                     volume,
                     first: word(&whole, 4),
@@ -258,6 +267,7 @@ impl Engine {
     }
 
     async fn change(&self, record: Record, fua: bool) -> Result<(), DeviceError> {
+        self.changes.set(self.changes.get() + 1);
         let steps = record.count > 1 && self.flaw == Flaw::VisibleInSteps;
         let split = record.count > 1 && self.flaw == Flaw::SplitWrite;
         let pieces = if steps || split { halves(&record) } else { vec![record] };
@@ -371,6 +381,9 @@ impl Pool for ReferencePool {
     async fn destroy_volume(&self, name: &str) -> Result<(), Refusal> {
         if let Some(index) = self.find(name) {
             self.engine.table.borrow_mut()[index].2 = false;
+            if self.engine.flaw != Flaw::KeepsDestroyed {
+                self.engine.contents.borrow_mut()[index].clear();
+            }
         }
         Ok(self.engine.save_table().await?)
     }
@@ -392,6 +405,21 @@ impl Pool for ReferencePool {
 
     async fn manage(&self, _disks: &[Device], _what: &Manage) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    async fn figures(&self) -> Result<Option<Figures>, Refusal> {
+        let (table, contents) = (self.engine.table.borrow(), self.engine.contents.borrow());
+        let mut lines: Vec<String> = table
+            .iter()
+            .zip(&*contents)
+            .filter(|((_, _, exists), _)| *exists)
+            .map(|((name, size, _), held)| format!("{name}: {size} bytes, {} sectors", held.len()))
+            .collect();
+        if self.engine.flaw == Flaw::CountsInMemory {
+            lines.push(format!("{} changes", self.engine.changes.get()));
+        }
+        let held = contents.iter().map(|sectors| sectors.len() as u64).sum();
+        Ok(Some(Figures { lines, taken: vec![("sectors".to_owned(), held)] }))
     }
 
     async fn export(self) -> Result<(), Refusal> {

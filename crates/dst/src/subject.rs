@@ -405,6 +405,11 @@ pub trait Pool: 'static {
     /// Destroys a volume. The destruction is durable on return.
     async fn destroy_volume(&self, name: &str) -> Result<(), Refusal>;
 
+    /// Gives up a stream of which a part came. Durable on return.
+    async fn abandon_receive(&self, volume: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("{volume} is not being received")))
+    }
+
     /// Changes the size of a volume. New space reads as zeros.
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal>;
 
@@ -457,6 +462,12 @@ pub trait Pool: 'static {
     /// Changes the `sync` property; it holds for writes that are issued after the return.
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
         Err(Refusal::new(format!("{name} cannot be {sync:?}")))
+    }
+
+    /// The `sync` property. `None` when the subject does not tell.
+    fn sync_of(&self, volume: &str) -> Option<Sync> {
+        let _ = volume;
+        None
     }
 
     /// Changes how blocks of a sparse volume are stored from now on.
@@ -528,6 +539,12 @@ pub trait Pool: 'static {
         None
     }
 
+    /// What the pool says of itself while no request is in flight, once groups change it no more.
+    /// `None` when the subject has no figures, or they change on.
+    async fn figures(&self) -> Result<Option<Figures>, Refusal> {
+        Ok(None)
+    }
+
     /// What the pool has promised to volumes and snapshots beyond its size, in bytes.
     fn overdrawn_bytes(&self) -> u64 {
         0
@@ -537,6 +554,15 @@ pub trait Pool: 'static {
     fn events(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
+}
+
+/// What a pool says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// A line for the pool and each of its parts. After an export an import finds them again.
+    pub lines: Vec<String>,
+    /// What is taken of the pool, by name: nothing once all volumes are gone.
+    pub taken: Vec<(String, u64)>,
 }
 
 /// What requests and volumes hold of a pool.

@@ -27,6 +27,8 @@ pub enum Kind {
     Scrub,
     /// Memory or space is held that nothing uses.
     Leak,
+    /// After an export and an import a pool says something else of itself.
+    Figures,
     /// More space was promised than there is.
     Promise,
     /// Two machines have the pool, or the one that lost it goes on.
