@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use forebay_array::{MemberState, MemberStatus};
 use forebay_format::config::PoolConfig;
-use forebay_format::map_record::MAX_VOLUME_BLOCKS;
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogRing, LogState};
 use forebay_map::{DEDUP_VOLUME, PACKED_VOLUME};
@@ -144,7 +143,7 @@ impl Pool {
                 None => writers.dropped.push(id),
                 Some(volume) => {
                     let end = Self::blocks_of(volume.size_bytes.get());
-                    if map.mapped_within(id, Lba(end), MAX_VOLUME_BLOCKS - end) > 0 {
+                    if map.is_visible_from(id, Lba(end)) {
                         writers.truncated.push((id, end));
                     }
                 }

@@ -12,7 +12,7 @@ use forebay_units::{Layout, Nanos};
 use super::compression::{blocks, sparse};
 use super::rack::{Rack, memory, paced};
 use super::{expect, names, spec, stamp, volume};
-use crate::spec::{GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
+use crate::spec::{CloneSpec, GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
 use crate::status::{ScanKind, ScanPhase};
 use crate::{AdminError, Pool, PoolError};
 
@@ -204,6 +204,47 @@ fn blocks_past_a_smaller_size_are_gone_at_every_crash_point() {
             if !failed {
                 break;
             }
+        }
+    }
+}
+
+/// As [`cut_during`]; the command makes a clone smaller.
+fn cut_during_resize_of_clone(rack: &Rc<Rack>, cut: u64) -> bool {
+    let rack = rack.clone();
+    Runtime::simulated(8).block_on(async move {
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        pool.open_volume("v").unwrap().write(0, content(), false).await.unwrap();
+        pool.take_snapshots(&names(&["v@s"])).await.unwrap();
+        let clone = CloneSpec { name: "w".into(), properties: BTreeMap::new() };
+        pool.clone_snapshot("v@s", &clone).await.unwrap();
+        let mut limits = pool.limits.get();
+        limits.reserve_segments = 10_000;
+        pool.limits.set(limits);
+        rack.switches.power.set(Some(cut));
+        let _ = pool.resize_volume("w", 1 << 20, true).await;
+        rack.switches.power.get() == Some(0)
+    })
+}
+
+#[test]
+fn what_a_smaller_clone_had_of_its_origin_is_gone_at_every_crash_point() {
+    for cut in 0.. {
+        let rack = Rack::new(&["a"], SIZE);
+        let failed = cut_during_resize_of_clone(&rack, cut);
+        imported(&rack, async |pool: Rc<Pool>| {
+            let w = pool.open_volume("w").unwrap();
+            expect(&w, 0, &content()[..1 << 20]).await;
+            if pool.get_volume("w").unwrap().size_bytes == 1 << 20 {
+                pool.resize_volume("w", 4 << 20, false).await.unwrap();
+                expect(&w, 1 << 20, &vec![0; 3 << 20]).await;
+            } else {
+                expect(&w, 0, &content()).await;
+            }
+        });
+        if !failed {
+            break;
         }
     }
 }
