@@ -208,9 +208,7 @@ impl Pool {
             if *left == 0 {
                 return;
             }
-            self.store.map.borrow_mut().drop_empty(dying.id);
-            delta.drop_volume(dying.id);
-            self.snapshots.remove(dying.id);
+            self.forget_snapshot(dying.id, delta);
         }
         while *left > 0 && self.roll_back_leaf(volume, newest.id, delta) {
             *left -= 1;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_device::{Device, ErrorKind, IoBuf};
 use forebay_rt::Runtime;
-use forebay_units::Layout;
+use forebay_units::{Layout, Lba};
 
 use super::rack::memory;
 use super::{expect, names, spec, stamp, volume};
@@ -99,6 +99,26 @@ fn a_destroyed_volume_is_gone_for_those_who_have_it_open() {
         pool.sync().await.unwrap();
         assert_eq!(pool.summary().alloc_bytes, 0);
         drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn lost_blocks_of_snapshots_that_a_rollback_destroys_are_forgotten() {
+    Runtime::simulated(4).block_on(async {
+        let (pool, v, shelf) = made().await;
+        pool.take_snapshots(&names(&["v@a", "v@b"])).await.unwrap();
+        v.write(0, stamp(8192, 1), false).await.unwrap();
+        let (_, b) = pool.snapshot_named("v@b").unwrap();
+        pool.note_lost_block(b.id, Lba(0));
+        assert_eq!(pool.lost().1, 1);
+        pool.roll_back_volume("v@a", true).await.unwrap();
+        assert_eq!(pool.lost(), (Vec::new(), 0));
+        pool.export().await.unwrap();
+        drop((v, pool));
+        let (paths, options) = (names(&["a", "l"]), ImportOptions::default());
+        let pool = Pool::import(shelf, &paths, "tank", &options).await.unwrap();
+        assert_eq!(pool.lost(), (Vec::new(), 0));
         pool.export().await.unwrap();
     });
 }
