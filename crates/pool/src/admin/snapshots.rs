@@ -1,6 +1,6 @@
 //! Commands on snapshots and clones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_device::Device;
@@ -92,7 +92,6 @@ impl Pool {
             }
             new.push((volume, snapshot.to_owned()));
         }
-        // No await since the checks.
         self.take_new_snapshots(&new, rt::wall_clock()).await?;
         Ok(())
     }
@@ -115,7 +114,10 @@ impl Pool {
         new: &[(Rc<VolumeState>, String)],
         created_at: u64,
     ) -> Result<VolumeId, VolumeError> {
-        let needed = || new.iter().map(|(volume, _)| self.blocks_for_snapshot(volume)).sum();
+        // Snapshots of one volume at one instant hold the same.
+        let volumes: BTreeMap<_, _> = new.iter().map(|(volume, _)| (volume.id, volume)).collect();
+        let needed = || volumes.values().map(|volume| self.blocks_for_snapshot(volume)).sum();
+        self.wait_for_room(needed()).await?;
         let first = self.want_snapshots(new, needed(), created_at)?;
         self.commit_all().await?;
         match new.is_empty() || self.snapshots.contains(first) {
@@ -282,8 +284,11 @@ impl Pool {
     ) -> Result<(), VolumeError> {
         let (size_bytes, before) = (snapshot.size_bytes, volume.size_bytes.get());
         let grown = Self::blocks_of(size_bytes.saturating_sub(before));
-        if !volume.sparse.get() && grown > self.free_blocks() {
-            return Err(self.no_space(grown * BLOCK_BYTES, true));
+        if !volume.sparse.get() {
+            self.wait_for_room(grown).await?;
+            if grown > self.free_blocks() {
+                return Err(self.no_space(grown * BLOCK_BYTES, true));
+            }
         }
         self.check_room_to_roll_back(volume, snapshot)?;
         self.let_die(newer).await;

@@ -9,6 +9,7 @@ use forebay_units::{Layout, Nanos};
 
 use super::rack::{memory, paced};
 use super::{names, spec, stamp, volume};
+use crate::spec::VolumeSpec;
 use crate::{Pool, VolumeError};
 
 const KIB: u64 = 1 << 10;
@@ -104,6 +105,72 @@ fn writes_beside_a_snapshot_take_room_for_it() {
         let (pool, free, taken) = take_beside_writes(256 * KIB).await;
         taken.unwrap();
         assert_eq!(pool.free_blocks(), free - 1 - 64);
+        pool.export().await.unwrap();
+    });
+}
+
+/// Gives a new sparse volume all that is free, and overwrites `bytes` of the other one.
+async fn fill(pool: &Rc<Pool>, v: &Device, bytes: u64) -> Device {
+    let size_bytes = pool.free_blocks() * 4096;
+    let sparse = VolumeSpec { name: "s".into(), sparse: true, ..volume(size_bytes) };
+    pool.create_volume(&sparse).await.unwrap();
+    let s = pool.open_volume("s").unwrap();
+    s.write(0, stamp(size_bytes as usize, 1), false).await.unwrap();
+    for at in (0..bytes).step_by(4096) {
+        v.write(at, stamp(4096, at + 1), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    assert_eq!(pool.free_blocks(), 0);
+    s
+}
+
+#[test]
+fn a_snapshot_waits_for_what_others_give_back() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, _) = almost_full().await;
+        let s = fill(&pool, &v, 64 * KIB).await;
+        take(&pool).await.unwrap_err();
+        s.discard(0, 64 * KIB, false).await.unwrap();
+        assert_eq!(pool.free_blocks(), 0, "a power cut may bring it back");
+        take(&pool).await.unwrap();
+        assert_eq!((pool.free_blocks(), pool.overdrawn_blocks()), (0, 0));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_rollback_to_a_larger_size_waits_for_what_others_give_back() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, _) = almost_full().await;
+        let size = v.geometry().size_bytes;
+        pool.resize_volume("v", size - 64 * KIB, true).await.unwrap();
+        let s = fill(&pool, &v, 0).await;
+        pool.roll_back_volume("v@a", false).await.unwrap_err();
+        s.discard(0, 64 * KIB, false).await.unwrap();
+        pool.roll_back_volume("v@a", false).await.unwrap();
+        assert_eq!((v.geometry().size_bytes, pool.free_blocks()), (size, 0));
+        assert_eq!(pool.overdrawn_blocks(), 0);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn two_snapshots_of_a_volume_at_one_instant_need_room_once() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, _) = almost_full().await;
+        let free = pool.free_blocks();
+        let bytes = free * 4096 / 4 * 3 / 4096 * 4096;
+        for at in (0..bytes).step_by(4096) {
+            v.write(at, stamp(4096, at + 1), false).await.unwrap();
+        }
+        pool.take_snapshots(&names(&["v@b", "v@c"])).await.unwrap();
+        assert_eq!(pool.free_blocks(), free - bytes / 4096);
+        for at in (0..bytes).step_by(4096) {
+            v.write(at, stamp(4096, at + 2), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        assert_eq!(pool.free_blocks(), free - bytes / 4096);
+        assert_eq!(pool.overdrawn_blocks(), 0);
         pool.export().await.unwrap();
     });
 }
