@@ -108,6 +108,7 @@ pub(crate) fn fault_name(fault: &Fault) -> &'static str {
         Fault::LyingFlush { .. } => "lying flush",
         Fault::Slow { .. } => "slow",
         Fault::SlowAnswer { .. } => "slow answer",
+        Fault::SlowArea { .. } => "slow area",
         Fault::Hung { .. } => "short hang",
         Fault::Stuck { .. } => "hang",
         Fault::Late { .. } => "late command",

@@ -317,7 +317,7 @@ impl Disks {
                 // A refused import must not name a disk because it is slow, or back.
                 let is_harmless = match fault {
                     Fault::Hung { .. } => outlasts_hangs,
-                    Fault::Slow { .. } | Fault::SlowAnswer { .. } => true,
+                    Fault::Slow { .. } | Fault::SlowAnswer { .. } | Fault::SlowArea { .. } => true,
                     Fault::Back | Fault::Blocked { .. } => true,
                     _ => false,
                 };
@@ -327,7 +327,9 @@ impl Disks {
                 stack.inject(&fault);
                 let calm_after_secs = match fault {
                     Fault::Hung { .. } => Some(HANG_SECS),
-                    Fault::Slow { .. } | Fault::SlowAnswer { .. } => Some(20),
+                    Fault::Slow { .. } | Fault::SlowAnswer { .. } | Fault::SlowArea { .. } => {
+                        Some(20)
+                    }
                     Fault::Stuck { for_secs, .. } => for_secs,
                     _ => None,
                 };

@@ -32,6 +32,7 @@ mod remote_log;
 mod returns;
 mod sharing;
 mod sizes;
+mod slow_labels;
 mod snapshots;
 mod succession;
 mod suspension;

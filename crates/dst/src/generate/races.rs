@@ -7,7 +7,7 @@ use forebay_sim::{CrashPoint, Latency, Rng};
 
 use super::aim::Aim;
 use super::boot::{BootPlan, commits};
-use super::canceled;
+use super::{canceled, slow_labels};
 use crate::scenario::{Act, Admin, Boot, Crash, Fates, TimedFault};
 use crate::stamp::Fill;
 use crate::subject::PoolSpec;
@@ -27,7 +27,7 @@ pub(super) fn draw_equal_volumes(rng: &mut Rng) -> Vec<u64> {
     vec![rng.between(1, 4) * MIB_SECTORS; 2]
 }
 
-/// Turns a boot into one of an aim of this module; other aims leave it as it is.
+/// Turns a boot into one of an aim of this module. With any aim, labels may be slow.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
     let rng = &mut plan.seed.derive("races").rng();
     match plan.aim {
@@ -40,6 +40,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
         Aim::Canceled => canceled::apply(boot, plan, commands),
         _ => {}
     }
+    slow_labels::apply(boot, plan);
 }
 
 /// Long writes near the ends of volumes, more than the throttle admits at a time, while the ends

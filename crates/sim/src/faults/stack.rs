@@ -44,6 +44,8 @@ pub enum Fault {
     Slow { ops: Ops, latency: Latency },
     /// [`Slow::set_answer_delay`].
     SlowAnswer { ops: Ops, latency: Latency },
+    /// [`Slow::add_area`].
+    SlowArea { first_bytes: u64, end_bytes: u64, latency: Latency },
     /// [`Hung::hang`].
     Hung { ops: Ops },
     /// [`Hung::hang`] for a time, or until the power fails. The caller ends it.
@@ -165,6 +167,9 @@ impl Stack {
             Fault::LyingFlush { on } => self.lying.set_lying(on),
             Fault::Slow { ops, latency } => self.slow.set_delay(Some((ops, latency))),
             Fault::SlowAnswer { ops, latency } => self.slow.set_answer_delay(Some((ops, latency))),
+            Fault::SlowArea { first_bytes, end_bytes, latency } => {
+                self.slow.add_area(first_bytes..end_bytes, latency);
+            }
             Fault::Hung { ops } | Fault::Stuck { ops, .. } => self.hung.hang(ops),
             Fault::Late { trigger, for_ms } => self.late.add(trigger, Nanos::from_millis(for_ms)),
             Fault::NoSpace { limit_bytes } => self.no_space.limit(Some(limit_bytes)),
@@ -183,6 +188,7 @@ impl Stack {
         self.hung.release();
         self.late.heal();
         self.slow.set_delay(None);
+        self.slow.clear_areas();
         self.read_only.set_read_only(false);
         self.no_space.limit(None);
         self.errors.heal();
@@ -197,6 +203,7 @@ impl Stack {
     pub fn calm(&self) {
         self.hung.release();
         self.slow.set_delay(None);
+        self.slow.clear_areas();
     }
 
     /// True when a recent write covers the byte at `offset_bytes`.

@@ -210,6 +210,26 @@ fn hung_command_waits_for_release_and_slow_command_for_delay() {
 }
 
 #[test]
+fn writes_that_begin_in_a_slow_area_take_long() {
+    run(async {
+        let slow = Slow::new(memory(), Seed(1));
+        slow.add_area(4096..8192, Latency::Constant { ns: 5_000_000 });
+        let took = async |offset: u64| {
+            let begun = rt::now();
+            slow.write(offset, block(512, 1), false).await.unwrap();
+            rt::now().since(begun)
+        };
+        assert_eq!(took(3584).await, Nanos::ZERO);
+        assert_eq!(took(4096).await, Nanos::from_millis(5));
+        assert_eq!(took(7680).await, Nanos::from_millis(5));
+        assert_eq!(took(8192).await, Nanos::ZERO);
+        assert_eq!(first(&*slow, 4096).await, 1);
+        slow.clear_areas();
+        assert_eq!(took(4096).await, Nanos::ZERO);
+    });
+}
+
+#[test]
 fn slow_answer_has_what_was_there_when_it_began() {
     run(async {
         let slow = Slow::new(memory(), Seed(1));
@@ -264,6 +284,11 @@ fn faults() -> Vec<Fault> {
         Fault::FlushError { trigger: Trigger::always(Ops::FLUSH) },
         Fault::LyingFlush { on: true },
         Fault::Slow { ops: Ops::ALL, latency: Latency::Constant { ns: 1000 } },
+        Fault::SlowArea {
+            first_bytes: 0,
+            end_bytes: 4096,
+            latency: Latency::Constant { ns: 1000 },
+        },
         Fault::NoSpace { limit_bytes: 512 },
         Fault::Gone,
         Fault::GoneAt { trigger: Trigger::once(Ops::READ), effect: Effect::Full },

@@ -1,6 +1,7 @@
 //! Layers whose commands are slow, hang, or are acknowledged too early.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{
@@ -17,6 +18,7 @@ pub struct Slow {
     inner: Device,
     delay: Cell<Option<(Ops, Latency)>>,
     answer_delay: Cell<Option<(Ops, Latency)>>,
+    areas: RefCell<Vec<(Range<u64>, Latency)>>,
     rng: RefCell<Rng>,
     struck: Cell<u64>,
 }
@@ -27,7 +29,8 @@ impl Slow {
     pub fn new(inner: Device, seed: Seed) -> Rc<Self> {
         let (delay, answer_delay) = (Cell::new(None), Cell::new(None));
         let (rng, struck) = (RefCell::new(seed.rng()), Cell::new(0));
-        Rc::new(Self { inner, delay, answer_delay, rng, struck })
+        let areas = RefCell::default();
+        Rc::new(Self { inner, delay, answer_delay, areas, rng, struck })
     }
 
     /// Delays commands of these kinds; `None` ends the delay.
@@ -41,6 +44,16 @@ impl Slow {
         self.answer_delay.set(delay);
     }
 
+    /// Delays writes that begin in these bytes, beside other delays.
+    pub fn add_area(&self, bytes: Range<u64>, latency: Latency) {
+        self.areas.borrow_mut().push((bytes, latency));
+    }
+
+    /// Ends the delays of areas.
+    pub fn clear_areas(&self) {
+        self.areas.borrow_mut().clear();
+    }
+
     /// How many commands this layer delayed.
     #[must_use]
     pub fn struck(&self) -> u64 {
@@ -50,6 +63,14 @@ impl Slow {
     /// How long one of these delays is for a command of this kind.
     fn span(&self, delay: &Cell<Option<(Ops, Latency)>>, operation: Operation) -> Option<Nanos> {
         let (_, latency) = delay.get().filter(|(ops, _)| ops.has(operation))?;
+        self.struck.set(self.struck.get() + 1);
+        Some(latency.sample(&mut self.rng.borrow_mut()))
+    }
+
+    /// How long a write at `offset` is delayed for its place.
+    fn span_at(&self, offset: u64) -> Option<Nanos> {
+        let areas = self.areas.borrow();
+        let (_, latency) = areas.iter().find(|(bytes, _)| bytes.contains(&offset))?;
         self.struck.set(self.struck.get() + 1);
         Some(latency.sample(&mut self.rng.borrow_mut()))
     }
@@ -86,7 +107,12 @@ impl Layer for Slow {
         self.run(Operation::Read, || self.inner.read(offset, buf))
     }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.run(Operation::Write, || self.inner.write(offset, data, fua))
+        let write = self.run(Operation::Write, || self.inner.write(offset, data, fua));
+        let Some(span) = self.span_at(offset) else { return write };
+        Box::pin(async move {
+            rt::sleep(span).await;
+            write.await
+        })
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
         self.run(Operation::Flush, || self.inner.flush())
