@@ -209,7 +209,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         is_loud,
         counts_leaks: matches!(class.aim, Aim::Refusals | Aim::Canceled),
         keeps_disks: level == Level::CrashOnly && keeps_disks(class.aim, &boots),
-        boots,
+        boots: takeovers::spare_after_cuts(boots),
     }
 }
 

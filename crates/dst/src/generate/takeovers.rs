@@ -115,6 +115,20 @@ fn cut_off(stands: &mut [Stand], plan: &BootPlan<'_>) -> bool {
     true
 }
 
+/// Leaves out the faults of boots after one whose owner is cut off: it may give up as many disks as
+/// the pool can do without, and keep the pool. When they are whole again is not known.
+pub(super) fn spare_after_cuts(mut boots: Vec<Boot>) -> Vec<Boot> {
+    let mut was_cut_off = false;
+    for boot in &mut boots {
+        if was_cut_off {
+            boot.faults.clear();
+        }
+        let mut stands = boot.takeover.iter().flat_map(|takeover| &takeover.stands);
+        was_cut_off |= stands.any(|stand| stand.cut_off.is_some());
+    }
+    boots
+}
+
 /// When the owner goes on: before, while or after the next machine imports, or while the next
 /// owner's clients work.
 fn draw_end(rng: &mut Rng) -> StandEnd {
