@@ -480,3 +480,19 @@ fn a_chain_that_lost_an_entry_is_refused() {
         );
     });
 }
+
+// Labels are made durable alone, also between the writes of a group and its flush.
+#[test]
+fn a_flush_after_a_durable_label_covers_what_was_written_before_the_label() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        device.write(2 << 20, fill(1 << 20, 1), false).await.unwrap();
+        device.write(4096, fill(4096, 2), true).await.unwrap();
+        device.flush().await.unwrap();
+        drop(device);
+        let device = open(&bucket, 1).await;
+        expect(&device, 2 << 20, &fill(1 << 20, 1)).await;
+        expect(&device, 4096, &fill(4096, 2)).await;
+    });
+}
