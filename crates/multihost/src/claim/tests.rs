@@ -243,3 +243,35 @@ fn claim_that_was_replaced_is_lost() {
         assert_eq!(read(&devices[0]).await, third, "it stays in place");
     });
 }
+
+/// A script in which every read takes five seconds.
+struct SlowReads;
+
+impl Script for SlowReads {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            if command.operation == Operation::Read {
+                rt::sleep(Nanos::from_secs(5)).await;
+            }
+            Decision::Run
+        })
+    }
+}
+
+#[test]
+fn claim_whose_reads_took_longer_than_a_heartbeat_counts_permits_no_write() {
+    Runtime::simulated(1).block_on(async {
+        let mut devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        let monitor = Monitor::new();
+        let mine = heartbeat(NEW_NONCE, 0);
+        let claim = Claim::new(&devices, old_owner(), &monitor, mine, false).await;
+        assert!(claim.is_ok() && monitor.fence().is_valid());
+        devices[0].device = Probe::new(devices[0].device.clone(), Rc::new(SlowReads));
+        let monitor = Monitor::new();
+        let known = [OLD_NONCE, NEW_NONCE].map(OwnerNonce).into();
+        let mine = heartbeat(THIRD_NONCE, 0);
+        let claim = Claim::new(&devices, known, &monitor, mine, false).await;
+        // Another owner may have come since the first read was issued.
+        assert!(claim.is_ok() && !monitor.fence().is_valid());
+    });
+}
