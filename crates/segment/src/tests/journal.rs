@@ -161,3 +161,39 @@ fn the_rest_of_a_row_is_filled_or_counts_as_padding() {
         b.in_flight.drain().await.unwrap();
     });
 }
+
+// The group was one device, and has got a mirror since.
+#[test]
+fn a_segment_that_was_begun_with_copies_keeps_them_when_the_journal_goes_on() {
+    Runtime::simulated(19).block_on(async {
+        let b = bench(Layout::Raid0, 1);
+        let new = || {
+            let (array, table) = (b.array.clone(), b.table.clone());
+            JournalWriter::new(array, table, b.in_flight.clone(), POOL)
+        };
+        let mut writer = new();
+        let start = writer.open(COMMIT).unwrap();
+        writer.append(FrameKind::Delta, &[1; 9000], COMMIT).await.unwrap();
+        writer.finish_rows(COMMIT).await.unwrap();
+        b.in_flight.drain().await.unwrap();
+        let end = writer.position().unwrap();
+        let other: Device = Rc::new(MemoryDevice::new("other", u64::from(SEGMENTS) * 2 * HALF));
+        b.array.attach(DeviceId(0), DeviceId(9), other).unwrap();
+        let mut writer = new();
+        writer.resume(end, vec![start], Some(true));
+        while writer.segments() == 1 {
+            writer.append(FrameKind::Delta, &[2; 9000], COMMIT).await.unwrap();
+            writer.finish_rows(COMMIT).await.unwrap();
+        }
+        b.in_flight.drain().await.unwrap();
+        let geometry = b.array.geometry_of(start.addr.segment()).unwrap();
+        let read = async |block| {
+            let addr = BlockAddr::new(start.addr.segment(), block);
+            b.array.read(addr, 1).await.unwrap().to_vec()
+        };
+        for block in 0..3 {
+            let copy = geometry.copy_of(block).unwrap();
+            assert!(read(block).await == read(copy).await, "block {block}");
+        }
+    });
+}
