@@ -150,3 +150,45 @@ fn a_damaged_block_stays_where_it_is_and_is_not_taken_for_right() {
         pool.export().await.unwrap();
     });
 }
+
+/// The checksums of long runs are in the footer alone.
+#[test]
+fn a_damaged_block_whose_checksum_was_lost_is_not_taken_for_right() {
+    const COLUMN: u64 = 256 << 10;
+    Runtime::simulated(6).block_on(async {
+        let shelf = memory(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..32u64 {
+            v.write(at << 16, stamp(65536, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        pool.sync().await.unwrap();
+        let device = shelf.open("a").await.unwrap();
+        let mut struck = 0;
+        for at in (5 << 20..63 << 20).step_by(4096) {
+            let held = device.read(at, IoBuf::zeroed(4096)).await.unwrap();
+            if held[..] == stamp(65536, 20)[..4096] {
+                device.write(at, stamp(4096, 9999), false).await.unwrap();
+                let footer = at.next_multiple_of(COLUMN) - 4096;
+                device.write(footer, stamp(4096, 8888), false).await.unwrap();
+                struck += 1;
+            }
+        }
+        assert_eq!(struck, 1);
+        // Most of each segment is dead then.
+        for at in (0..32u64).filter(|at| *at != 20) {
+            v.write(at << 16, stamp(65536, at + 100), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let mut writers = pool.writers.lock().await;
+        while pool.clean(&mut writers, 1, 0, Choice::Emptiest).await.unwrap() {}
+        drop(writers);
+        pool.sync().await.unwrap();
+        assert!(v.read(20 << 16, IoBuf::zeroed(4096)).await.is_err(), "it is lost");
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
