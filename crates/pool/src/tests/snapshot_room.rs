@@ -42,8 +42,16 @@ async fn take(pool: &Rc<Pool>) -> Result<(), VolumeError> {
     pool.take_snapshots(&names(&["v@b"])).await
 }
 
-/// Begins `v@b` while a group is on its way, overwrites `bytes` meanwhile, and waits for it.
+/// Begins `v@b` while a group is on its way, overwrites `bytes` meanwhile, and waits for it and for
+/// all writes.
 async fn take_beside_writes(bytes: u64) -> (Rc<Pool>, u64, Result<(), VolumeError>) {
+    let (pool, free, taken) = end_beside_writes(bytes).await;
+    pool.sync().await.unwrap();
+    (pool, free, taken)
+}
+
+/// Begins `v@b` while a group is on its way, overwrites `bytes` meanwhile, and waits for it.
+async fn end_beside_writes(bytes: u64) -> (Rc<Pool>, u64, Result<(), VolumeError>) {
     let (pool, v, is_slow) = almost_full().await;
     let free = pool.free_blocks();
     v.write(0, stamp(4096, 1), false).await.unwrap();
@@ -65,7 +73,6 @@ async fn take_beside_writes(bytes: u64) -> (Rc<Pool>, u64, Result<(), VolumeErro
     group.await.unwrap();
     let taken = snapshot.await;
     is_slow.set(false);
-    pool.sync().await.unwrap();
     (pool, free, taken)
 }
 
@@ -171,6 +178,17 @@ fn two_snapshots_of_a_volume_at_one_instant_need_room_once() {
         pool.sync().await.unwrap();
         assert_eq!(pool.free_blocks(), free - bytes / 4096);
         assert_eq!(pool.overdrawn_blocks(), 0);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_refused_at_the_end_of_its_group_gives_its_room_back_once() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, free, taken) = end_beside_writes(1024 * KIB).await;
+        let refused = taken.unwrap_err();
+        assert!(matches!(refused, VolumeError::NoSpace { .. }), "{refused}");
+        assert_eq!(pool.free_blocks(), free);
         pool.export().await.unwrap();
     });
 }
