@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Device, ErrorKind, IoBuf};
-use forebay_rt::Runtime;
-use forebay_units::{Layout, Lba};
+use forebay_device::{Device, ErrorKind, IoBuf, Operation};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Lba, Nanos};
 
-use super::rack::memory;
+use super::rack::{memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::{Opener, Pool};
@@ -119,6 +119,39 @@ fn lost_blocks_of_snapshots_that_a_rollback_destroys_are_forgotten() {
         let (paths, options) = (names(&["a", "l"]), ImportOptions::default());
         let pool = Pool::import(shelf, &paths, "tank", &options).await.unwrap();
         assert_eq!(pool.lost(), (Vec::new(), 0));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_part_that_is_written_while_a_volume_goes_back_lies_over_the_snapshot() {
+    Runtime::simulated(4).block_on(async {
+        let pace = |_: &str, operation: Operation, _: u64| match operation {
+            Operation::Write => Some(Nanos::from_millis(20)),
+            _ => None,
+        };
+        let shelf = paced(memory(&["a"], 64 << 20), pace);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        v.write(0, stamp(4096, 2), false).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(1 << 20, stamp(65536, 3), false).await.unwrap();
+        let going_back = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.roll_back_volume("v@a", false).await }
+        });
+        while pool.snapshots.syncing.borrow().is_empty() {
+            rt::sleep(Nanos::from_micros(100)).await;
+        }
+        v.write(0, stamp(512, 4), false).await.unwrap();
+        going_back.await.unwrap();
+        let mut expected = stamp(4096, 1).to_vec();
+        expected[..512].copy_from_slice(&stamp(512, 4));
+        expect(&v, 0, &expected).await;
+        drop(v);
         pool.export().await.unwrap();
     });
 }
