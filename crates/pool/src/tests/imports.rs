@@ -8,6 +8,7 @@ use forebay_device::IoBuf;
 use forebay_format::label::Heartbeat;
 use forebay_multihost::{read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
+use forebay_segment::{SegmentKind, SegmentState};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
@@ -522,5 +523,57 @@ fn an_import_that_fails_names_the_devices_that_it_could_not_use() {
         let pool = import(&rack, 1, &forced()).await.unwrap();
         check(&pool, 1).await;
         pool.export().await.unwrap();
+    });
+}
+
+/// Segments of the map journal, and those that the table has for it.
+async fn journal_segments(pool: &Pool) -> (usize, usize) {
+    let mut in_table = 0;
+    pool.store.table.for_each(|_, info| {
+        let is_in_use = matches!(info.state, SegmentState::Open | SegmentState::Full);
+        in_table += usize::from(is_in_use && info.kind == SegmentKind::Map);
+    });
+    (pool.writers.lock().await.journal.segments(), in_table)
+}
+
+/// A rack with what device `a` holds now.
+async fn copy_of(rack: &Rc<Rack>, size_bytes: u64) -> Rc<Rack> {
+    const STEP: u64 = 1 << 20;
+    let copy = Rack::new(&["a"], size_bytes);
+    for at in (0..size_bytes).step_by(STEP as usize) {
+        let held = rack.device("a").read(at, IoBuf::zeroed(STEP as usize)).await.unwrap();
+        copy.device("a").write(at, held.freeze(), false).await.unwrap();
+    }
+    copy
+}
+
+// The map of long runs fits the padding of a row, which is written last.
+#[test]
+fn segments_that_the_map_journal_has_just_left_are_free_after_a_crash() {
+    const SIZE: u64 = 256 << 20;
+    Runtime::simulated(9).block_on(async {
+        let (rack, paths) = (Rack::new(&["a"], SIZE), names(&["a"]));
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(128 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..128 {
+            v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+        }
+        let (mut crashes, mut before) = (0, 0);
+        while crashes < 4 {
+            v.write(0, stamp(4096, before as u64), false).await.unwrap();
+            pool.sync().await.unwrap();
+            let (now, _) = journal_segments(&pool).await;
+            if std::mem::replace(&mut before, now) > now {
+                crashes += 1;
+                let opener = copy_of(&rack, SIZE).await.host(1);
+                let options = ImportOptions::default();
+                let crashed = Pool::import(opener, &paths, "tank", &options).await.unwrap();
+                let (journal, in_table) = journal_segments(&crashed).await;
+                assert_eq!(in_table, journal, "segments are left to no journal");
+                crashed.export().await.unwrap();
+            }
+        }
     });
 }
