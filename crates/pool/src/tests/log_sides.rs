@@ -11,8 +11,8 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::imports::{ALL, SIZE, check, import, make, until_crash, write};
-use super::rack::Rack;
-use super::{names, spec};
+use super::rack::{Rack, paced};
+use super::{names, spec, volume};
 use crate::spec::{ImportOptions, LogSpec, PoolSpec};
 use crate::status::Health;
 use crate::{AdminError, ImportErrorKind, OpenWith, Pool};
@@ -222,5 +222,41 @@ fn a_pool_has_no_more_log_devices_than_there_are_numbers_for() {
         assert_eq!(refused, AdminError::TooManyLogs { limit: 32 });
         options.logs.pop();
         Pool::create(rack.host(1), "tank", &options).await.unwrap().export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_side_that_is_attached_while_the_log_starts_anew_holds_what_is_durable_from_then_on() {
+    let rack = Rack::new(&ALL, SIZE);
+    let is_slow = Rc::new(Cell::new(false));
+    let told = is_slow.clone();
+    let opener = paced(rack.host(1), move |name, operation, _| {
+        let waits = told.get() && name == "a" && operation == Operation::Write;
+        waits.then_some(Nanos::from_millis(100))
+    });
+    until_crash(async move {
+        let spec = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        is_slow.set(true);
+        let before = pool.sync.config_written.get();
+        let restart = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.restart_log(true).await.unwrap() }
+        });
+        // From here on its root says on which devices the log starts.
+        while pool.sync.config_written.get() == before {
+            rt::sleep(Nanos::from_millis(1)).await;
+        }
+        pool.attach("l", "m", false).await.unwrap();
+        is_slow.set(false);
+        restart.await;
+        write(&pool, 2).await;
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["l"]);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
     });
 }
