@@ -315,3 +315,55 @@ fn a_root_without_a_group_keeps_what_the_log_holds_of_that_group() {
         pool.export().await.unwrap();
     });
 }
+
+/// Log marks that take a while: how many have begun, and how many were written.
+#[derive(Default)]
+struct SlowMarks {
+    is_slow: Cell<bool>,
+    begun: Cell<u32>,
+    written: Cell<u32>,
+}
+
+impl Script for SlowMarks {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_mark = command.operation == Operation::Write
+            && self.is_slow.get()
+            && LOG_MARKS.contains(&command.offset_bytes);
+        Box::pin(async move {
+            if is_mark {
+                self.begun.set(self.begun.get() + 1);
+                rt::sleep(Nanos::from_millis(50)).await;
+                self.written.set(self.written.get() + 1);
+            }
+            Decision::Run
+        })
+    }
+}
+
+#[test]
+fn a_frame_that_became_durable_beside_a_mark_waits_for_the_next_mark() {
+    Runtime::simulated(11).block_on(async {
+        let marks = Rc::new(SlowMarks::default());
+        let opener = scripted(memory(&["a", "l"], 64 << 20), marks.clone());
+        let spec = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.set("log_witness", "always").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        rt::sleep(Nanos::from_secs(1)).await;
+        marks.is_slow.set(true);
+        let first = rt::spawn({
+            let v = v.clone();
+            async move { v.write(0, stamp(4096, 1), true).await.unwrap() }
+        });
+        while marks.begun.get() == 0 {
+            rt::sleep(Nanos::from_micros(100)).await;
+        }
+        let begun = marks.begun.get();
+        v.write(4096, stamp(4096, 2), true).await.unwrap();
+        assert!(marks.written.get() > begun, "no mark says that the second write is in the log");
+        first.await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
