@@ -508,3 +508,33 @@ fn a_resilver_names_the_blocks_that_it_could_not_rebuild() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_volume_that_is_created_while_labels_are_written_is_there_after_a_crash() {
+    let rack = Rack::new(&["a"], SIZE);
+    let is_slow = Rc::new(Cell::new(false));
+    let told = is_slow.clone();
+    let opener = paced(rack.host(1), move |_, operation, _| {
+        (told.get() && operation == Operation::Write).then_some(Nanos::from_millis(100))
+    });
+    Runtime::simulated(9).block_on(async move {
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.sync().await.unwrap();
+        is_slow.set(true);
+        let before = pool.sync.config_written.get();
+        pool.log_history("a command");
+        let syncing = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.sync().await.unwrap() }
+        });
+        while pool.sync.config_written.get() == before {
+            rt::sleep(Nanos::from_millis(1)).await;
+        }
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        syncing.await;
+    });
+    imported(&rack, async |pool: Rc<Pool>| {
+        assert!(pool.get_volume("v").is_some());
+    });
+}
