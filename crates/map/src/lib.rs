@@ -19,7 +19,6 @@ mod runs;
 mod sparse;
 mod sums;
 mod versions;
-mod visible;
 mod volume;
 
 pub use entry::{Entry, LeafId, Located, Mapped};

@@ -328,6 +328,32 @@ impl Map {
         }));
     }
 
+    /// As [`Map::visible_blocks`], within a range.
+    #[must_use]
+    pub fn visible_within(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+        let mut visible = 0;
+        self.lookup_range(volume, lba, blocks, |extent| {
+            visible += if extent.kind == ExtentKind::Hole { 0 } else { extent.blocks };
+        });
+        visible
+    }
+
+    /// Blocks of a volume or snapshot that are no holes, those that other versions hold included.
+    #[must_use]
+    pub fn visible_blocks(&self, volume: VolumeId) -> u64 {
+        let Some(map) = self.volumes.get(&volume) else { return 0 };
+        if !map.link.takes_from_others() {
+            return map.mapped_blocks();
+        }
+        let mut visible = 0;
+        let mut from = Some(Lba(0));
+        while let Some(at) = from.and_then(|from| self.next_entry(volume, from)) {
+            visible += self.visible_within(volume, at, LEAF);
+            from = at.0.checked_add(LEAF).map(Lba);
+        }
+        visible
+    }
+
     /// The first block of the first leaf, from that of `lba` on, in which this version or one that
     /// it takes blocks from has an entry.
     #[must_use]

@@ -7,7 +7,7 @@ use forebay_array::{MemberState, MemberStatus};
 use forebay_format::config::PoolConfig;
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogRing, LogState};
-use forebay_map::{DEDUP_VOLUME, PACKED_VOLUME};
+use forebay_map::{DEDUP_VOLUME, LEAF_BLOCKS, PACKED_VOLUME};
 use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
 use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STREAMS};
@@ -134,20 +134,38 @@ impl Pool {
                 self.snapshots.of(volume).iter().for_each(|gone| self.snapshots.remove(gone.id));
             }
         }
-        let map = self.store.map.borrow();
-        let volumes = self.volumes.borrow();
-        for id in map.volumes() {
-            match volumes.get(&id) {
+        let known: Vec<VolumeId> = self.store.map.borrow().volumes().collect();
+        for id in known {
+            let size_bytes = self.volumes.borrow().get(&id).map(|volume| volume.size_bytes.get());
+            match size_bytes {
                 None if self.snapshots.contains(id) => {}
                 None if id == DEDUP_VOLUME || id == PACKED_VOLUME => {}
                 None => writers.dropped.push(id),
-                Some(volume) => {
-                    let end = Self::blocks_of(volume.size_bytes.get());
-                    if map.is_visible_from(id, Lba(end)) {
+                Some(size_bytes) => {
+                    let end = Self::blocks_of(size_bytes);
+                    if self.shows_blocks_from(id, Lba(end)).await {
                         writers.truncated.push((id, end));
                     }
                 }
             }
+        }
+    }
+
+    /// Whether a volume has a block from `end` on that is no hole. A clone may have all of them
+    /// from its origin.
+    async fn shows_blocks_from(&self, volume: VolumeId, end: Lba) -> bool {
+        const LEAF: u64 = LEAF_BLOCKS as u64;
+        let mut slices = rt::Slices::new();
+        let mut from = end;
+        loop {
+            let leaf = self.store.map.borrow().next_entry(volume, from);
+            let Some(leaf) = leaf else { return false };
+            let (first, next) = (leaf.max(end), Lba(leaf.0 + LEAF));
+            if self.store.map.borrow().visible_within(volume, first, next.0 - first.0) > 0 {
+                return true;
+            }
+            slices.step().await;
+            from = next;
         }
     }
 
