@@ -199,20 +199,34 @@ impl Pool {
     }
 
     /// Blocks of data of a volume of `blocks` that no snapshot has, once all that was absorbed is
-    /// under a root. Looks only at what was absorbed: the map of a large volume would take long.
+    /// under a root.
     pub(crate) fn blocks_no_snapshot_has(&self, volume: VolumeId, blocks: u64) -> u64 {
+        let unshared = {
+            let map = self.store.map.borrow();
+            map.mapped_blocks(volume) as i64 - map.shared_blocks(volume) as i64
+        };
+        (unshared + self.absorbed_blocks(volume, blocks, Map::unshared_within)).max(0) as u64
+    }
+
+    /// By how many blocks of data what was absorbed makes a volume of `blocks` larger than
+    /// `in_map` says. Looks at no other range: the map of a large volume would take long.
+    pub(crate) fn absorbed_blocks(
+        &self,
+        volume: VolumeId,
+        blocks: u64,
+        in_map: impl Fn(&Map, VolumeId, Lba, u64) -> u64,
+    ) -> i64 {
         let map = self.store.map.borrow();
-        let mut unshared = map.mapped_blocks(volume) as i64 - map.shared_blocks(volume) as i64;
+        let mut more = 0;
         for piece in self.dirty.groups.borrow().lookup(volume, Lba(0), blocks) {
             let then = match piece.content {
                 Some(Content::Data(_)) => piece.blocks,
                 Some(Content::Zero) => 0,
                 None => continue,
             };
-            let now = map.unshared_within(volume, piece.lba, piece.blocks);
-            unshared += then as i64 - now as i64;
+            more += then as i64 - in_map(&map, volume, piece.lba, piece.blocks) as i64;
         }
-        unshared.max(0) as u64
+        more
     }
 
     /// Blocks in this range that hold data, once all that was absorbed is under a root.

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use forebay_device::Device;
 use forebay_format::config::{PoolConfig, VolumeConfig};
-use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
+use forebay_map::Map;
+use forebay_units::{BLOCK_BYTES, VolumeId};
 
 use crate::admin::error::{ConfigTooLarge, VolumeError};
 use crate::admin::properties::{
@@ -470,7 +471,7 @@ impl Pool {
         }
         // Writes since the commit: of a thick volume none is promised. What this counts twice goes
         // with the next root.
-        let pending = self.held_blocks(volume.id, Lba(0), blocks) as i64 - mapped as i64;
+        let pending = self.absorbed_blocks(volume.id, blocks, Map::mapped_within);
         let promised = &self.dirty.space.promised_blocks;
         promised.set(promised.get() + if is_thick { -pending } else { pending }.max(0));
         volume.sparse.set(!is_thick);

@@ -279,3 +279,31 @@ fn a_log_in_the_pool_has_four_rings_at_most() {
         }
     });
 }
+
+#[test]
+fn writes_beside_the_end_of_a_reservation_take_space_of_their_own() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, _) = slow_pool().await;
+        pool.create_volume(&volume(300 * BLOCK)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        fill(&v, 0, 50).await;
+        pool.sync().await.unwrap();
+        let before = pool.free_blocks();
+        fill(&v, 0, 1).await;
+        let setting = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.set_volume("v", "reservation", "none").await }
+        });
+        while pool.dirty.groups.borrow().syncing().is_none() {
+            assert!(!setting.is_finished(), "it was not seen");
+            rt::sleep(Nanos::from_micros(10)).await;
+        }
+        // What the map has is overwritten as well, and a part of what the writes brought goes.
+        assert_eq!(fill(&v, 0, 200).await, 200);
+        v.discard(190 * BLOCK, 10 * BLOCK, false).await.unwrap();
+        setting.await.unwrap();
+        assert_eq!(pool.free_blocks(), before + 300 - 190);
+        pool.sync().await.unwrap();
+        assert_eq!(pool.free_blocks(), before + 300 - 190);
+    });
+}
