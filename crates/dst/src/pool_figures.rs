@@ -50,7 +50,9 @@ async fn figures(pool: &Rc<Pool>) -> Figures {
     let PoolStatus { lost_count, scrubbed_at, .. } = status;
     let mut lines = vec![of_pool(&summary)];
     lines.push(format!("{lost_count} blocks lost, scrubbed at {scrubbed_at}"));
-    lines.extend(groups.iter().map(|(name, alloc)| format!("{name} has {alloc} bytes")));
+    // The cleaner moves blocks from one group to another.
+    let only = groups.first().filter(|_| groups.len() == 1);
+    lines.extend(only.map(|(name, alloc)| format!("{name} has {alloc} bytes")));
     lines.extend(pool.volumes().iter().map(of_volume));
     lines.extend(snapshots.iter().map(of_snapshot));
     lines.extend(own(&pool.get(), &OTHERS));
