@@ -12,7 +12,7 @@ use forebay_format::config::PoolConfig;
 use forebay_format::superblock::Superblock;
 use forebay_rt as rt;
 use forebay_txg::Held;
-use forebay_units::{CommitId, Nanos};
+use forebay_units::{CommitId, Nanos, TxgId};
 
 use crate::Pool;
 use crate::commit::error::SuspendReason;
@@ -77,9 +77,15 @@ impl std::error::Error for ResumeError {}
 /// to resume it.
 pub(crate) struct Continued<'a> {
     suspended: &'a Pool,
+    /// The last group of the suspended pool that the root to go on from has.
+    rooted: Cell<TxgId>,
 }
 
-impl Continued<'_> {
+impl<'a> Continued<'a> {
+    fn new(suspended: &'a Pool) -> Self {
+        Self { suspended, rooted: TxgId(0).into() }
+    }
+
     /// Notes the newest root that the attempt `next` has written, and the one that it may have
     /// begun to write.
     pub fn note_roots(&self, next: &Pool) {
@@ -100,8 +106,8 @@ impl Continued<'_> {
     /// memory here. `highest` is the highest root on any device.
     pub fn begin(&self, config: &mut PoolConfig, nonce: u64, highest: CommitId) {
         let mut heirs = self.suspended.lifecycle.heirs.borrow_mut();
-        heirs.push(nonce);
-        for nonce in heirs.iter().copied() {
+        heirs.push((nonce, self.rooted.get()));
+        for (nonce, _) in heirs.iter().copied() {
             if config.lineage.owners.iter().all(|owner| owner.nonce != nonce) {
                 begin(config, nonce, self.tried().max(highest));
             }
@@ -109,7 +115,8 @@ impl Continued<'_> {
     }
 
     /// Refuses a root that another owner has written since, and one that is older than what the
-    /// suspended pool or an attempt has committed: memory holds only what came later.
+    /// suspended pool or an attempt has committed: memory holds only what came later. Notes which
+    /// groups it has.
     pub fn check(
         &self,
         root: &Superblock,
@@ -117,18 +124,23 @@ impl Continued<'_> {
         found: &[&Found],
     ) -> Result<(), ImportErrorKind> {
         let pool = self.suspended;
-        if root.nonce != pool.nonce && !pool.lifecycle.heirs.borrow().contains(&root.nonce) {
-            return Err(ImportErrorKind::OwnedMeanwhile);
-        }
+        let heirs = pool.lifecycle.heirs.borrow();
+        let rooted = match heirs.iter().find(|(nonce, _)| *nonce == root.nonce) {
+            _ if root.nonce == pool.nonce => root.txg,
+            // The attempt has written everything after those again, in one group.
+            Some((_, rooted)) => *rooted,
+            None => return Err(ImportErrorKind::OwnedMeanwhile),
+        };
         if root.commit < pool.sync.rooted.get().max(pool.lifecycle.heirs_root.get()) {
             return Err(not_newest(Witness::KnownPools, config, found));
         }
+        self.rooted.set(rooted);
         Ok(())
     }
 
     /// Gives `next` what was only in memory.
     pub fn hand_over(&self, next: &Pool) {
-        next.take_uncommitted(self.suspended);
+        next.take_uncommitted(self.suspended, self.rooted.get());
     }
 }
 
@@ -216,7 +228,7 @@ impl Pool {
         let guid = self.guid.to_string();
         let import = async |options: ImportOptions| {
             let opener = self.opener.source();
-            let continued = Continued { suspended: self };
+            let continued = Continued::new(self);
             Pool::import_as(opener, paths, &guid, &options, Some(&continued)).await
         };
         let outcome = match import(ImportOptions::default()).await {
@@ -233,12 +245,13 @@ impl Pool {
 
     /// Takes what `suspended` had only in memory into the open group, oldest group first. It comes
     /// under one root: half of it would be no prefix of what was written. It is in memory already,
-    /// so it is not charged again.
-    fn take_uncommitted(&self, suspended: &Pool) {
+    /// so it is not charged again. A group whose root was not answered, and is there, may end with
+    /// a rollback, which its own writes must not undo.
+    fn take_uncommitted(&self, suspended: &Pool, rooted: TxgId) {
         let free = Held::default();
         let theirs = suspended.dirty.groups.borrow();
         let mut groups = self.dirty.groups.borrow_mut();
-        for set in theirs.uncommitted() {
+        for set in theirs.uncommitted(rooted) {
             for (volume, extents) in &set.volumes {
                 // A volume that is not in the pool was being created or destroyed, without success.
                 let Some(state) = self.volumes.borrow().get(volume).cloned() else { continue };

@@ -42,8 +42,9 @@ pub(crate) struct Lifecycle {
     pub stopped: RefCell<Option<SuspendReason>>,
     /// The pool that goes on where this one was suspended.
     pub successor: RefCell<Option<Rc<crate::Pool>>>,
-    /// Nonces of the owners that attempts to resume this pool have made.
-    pub heirs: RefCell<Vec<u64>>,
+    /// Nonces of the owners that attempts to resume this pool have made, each with the last group
+    /// of this pool that the root has from which it went on.
+    pub heirs: RefCell<Vec<(u64, TxgId)>>,
     /// The newest root that these attempts have written.
     pub heirs_root: Cell<CommitId>,
     /// The highest number of a root that these attempts may have begun to write.

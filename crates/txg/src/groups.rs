@@ -138,9 +138,13 @@ impl Groups {
         self.retired.take()
     }
 
-    /// Everything that no root has, oldest group first.
-    pub fn uncommitted(&self) -> impl Iterator<Item = &DirtySet> {
-        self.retired.iter().chain(self.syncing()).chain([&self.open])
+    /// The groups after `rooted`, whose content no root has, oldest first. The retired group may
+    /// be under a root that was not answered.
+    pub fn uncommitted(&self, rooted: TxgId) -> impl Iterator<Item = &DirtySet> {
+        let syncing_txg = self.syncing.as_ref().map_or(self.open_txg, |(txg, _)| *txg);
+        let retired = self.retired.iter().filter(move |_| rooted.next() < syncing_txg);
+        let syncing = self.syncing().filter(|_| rooted < syncing_txg);
+        retired.chain(syncing).chain([&self.open])
     }
 
     /// Whether some group has content for block `lba`.

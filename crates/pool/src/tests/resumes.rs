@@ -244,7 +244,7 @@ async fn both_outlive_an_export(pool: Rc<Pool>, opener: Rc<dyn Opener>) {
 }
 
 /// Lets `dies` take one write at `last_write`, and answer nothing from then on.
-struct Dying {
+pub(super) struct Dying {
     dies: &'static str,
     last_write: Range<u64>,
     is_armed: Cell<bool>,
@@ -252,11 +252,11 @@ struct Dying {
 }
 
 impl Dying {
-    fn new(dies: &'static str, last_write: Range<u64>) -> Rc<Self> {
+    pub(super) fn new(dies: &'static str, last_write: Range<u64>) -> Rc<Self> {
         Rc::new(Self { dies, last_write, is_armed: false.into(), is_dead: false.into() })
     }
 
-    fn arms(&self, is_armed: bool) {
+    pub(super) fn arms(&self, is_armed: bool) {
         self.is_armed.set(is_armed);
         self.is_dead.set(false);
     }

@@ -3,10 +3,12 @@
 use std::rc::Rc;
 
 use forebay_device::{Device, ErrorKind, IoBuf, Operation};
+use forebay_format::label::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Lba, Nanos};
 
-use super::rack::{memory, paced};
+use super::rack::{Rack, memory, paced, scripted};
+use super::resumes::Dying;
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::{Opener, Pool};
@@ -153,5 +155,34 @@ fn a_part_that_is_written_while_a_volume_goes_back_lies_over_the_snapshot() {
         expect(&v, 0, &expected).await;
         drop(v);
         pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_rollback_whose_root_was_not_answered_is_whole_after_a_resume() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(&["a", "l"], 64 << 20);
+        let roots_bytes = SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES;
+        let dying = Dying::new("a", SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + roots_bytes);
+        let mut options = spec(Layout::Raid0, &["a"], &["l"]);
+        options.properties.insert("failmode".to_owned(), "wait".to_owned());
+        let pool = Pool::create(scripted(rack.locked(), dying.clone()), "tank", &options).await;
+        let pool = pool.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(8192, 1), false).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        v.write(0, stamp(4096, 2), false).await.unwrap();
+        pool.sync().await.unwrap();
+        // The rollback's own group brings this, and its root is on the device.
+        v.write(4096, stamp(4096, 3), true).await.unwrap();
+        dying.arms(true);
+        pool.roll_back_volume("v@a", false).await.unwrap_err();
+        dying.arms(false);
+        let next = pool.resume(&names(&["a", "l"])).await.unwrap();
+        drop(pool);
+        expect(&v, 0, &stamp(8192, 1)).await;
+        drop(v);
+        next.export().await.unwrap();
     });
 }
