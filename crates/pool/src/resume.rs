@@ -127,7 +127,7 @@ impl<'a> Continued<'a> {
         let heirs = pool.lifecycle.heirs.borrow();
         let rooted = match heirs.iter().find(|(nonce, _)| *nonce == root.nonce) {
             _ if root.nonce == pool.nonce => root.txg,
-            // The attempt has written everything after those again, in one group.
+            // The attempt went on from a root that has these.
             Some((_, rooted)) => *rooted,
             None => return Err(ImportErrorKind::OwnedMeanwhile),
         };
