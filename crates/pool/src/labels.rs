@@ -112,14 +112,6 @@ pub(crate) async fn read_label(device: &Device) -> Label {
         return label;
     }
     for area in label_offsets(size_bytes) {
-        for slot in 0..2 {
-            let at = area + slot * CONFIG_SLOT_BYTES;
-            let Ok(Some(envelope)) = read_config_slot(device, at).await else { continue };
-            let known = label.configs.iter().any(|(e, _)| e.generation == envelope.generation);
-            if let (false, Ok(config)) = (known, PoolConfig::decode(&envelope.body)) {
-                label.configs.push((envelope, config));
-            }
-        }
         let ring = IoBuf::zeroed((SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES) as usize);
         if let Ok(ring) = device.read(area + SUPERBLOCK_OFFSET_BYTES, ring).await {
             for slot in ring.chunks(SUPERBLOCK_BYTES as usize) {
@@ -132,6 +124,16 @@ pub(crate) async fn read_label(device: &Device) -> Label {
                         label.unknown_version = label.unknown_version.max(other);
                     }
                 }
+            }
+        }
+        // After the roots: an owner that writes meanwhile stores a configuration before the root
+        // that names it.
+        for slot in 0..2 {
+            let at = area + slot * CONFIG_SLOT_BYTES;
+            let Ok(Some(envelope)) = read_config_slot(device, at).await else { continue };
+            let known = label.configs.iter().any(|(e, _)| e.generation == envelope.generation);
+            if let (false, Ok(config)) = (known, PoolConfig::decode(&envelope.body)) {
+                label.configs.push((envelope, config));
             }
         }
         if label.heartbeat.is_none() {

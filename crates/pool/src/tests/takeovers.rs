@@ -6,15 +6,16 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{Device, ErrorKind, Operation};
+use forebay_format::checksum::crc64;
 use forebay_format::label::{HEARTBEAT_OFFSET_BYTES, Heartbeat};
 use forebay_multihost::{read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
-use forebay_testkit::{Answer, Command, Decision, Script};
+use forebay_testkit::{Answer, Command, Decision, Probe, Script};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::{Rack, scripted};
 use super::{expect, names, spec, stamp, volume};
-use crate::labels::read_label;
+use crate::labels::{read_label, write_config, write_root};
 use crate::spec::ImportOptions;
 use crate::status::{Health, ScanPhase, VdevStatus};
 use crate::{ImportError, Opener, Pool};
@@ -425,4 +426,53 @@ fn owner_whose_devices_are_always_slow_keeps_the_pool() {
             assert_kind!(error.kind, InUseElsewhere { .. });
         });
     }
+}
+
+/// An owner that changes the configuration, and writes a root, before a reader's read number `at`.
+struct ChangesAtRead {
+    inner: Device,
+    at: u64,
+    reads: Cell<u64>,
+}
+
+impl Script for ChangesAtRead {
+    fn before<'a>(&'a self, _: Command<'a>) -> Answer<'a, Decision> {
+        self.reads.set(self.reads.get() + 1);
+        Box::pin(async move {
+            if self.reads.get() == self.at {
+                let label = read_label(&self.inner).await;
+                let (envelope, mut config) = label.configs[0].clone();
+                let mut root = label.roots[0].clone();
+                config.generation += 1;
+                root.commit.0 += 1;
+                root.config_generation = config.generation;
+                root.config_sum = crc64(&config.encode());
+                write_config(&self.inner, envelope.device, &config).await.unwrap();
+                write_root(&self.inner, &root).await.unwrap();
+            }
+            Decision::Run
+        })
+    }
+}
+
+#[test]
+fn a_label_that_changes_while_it_is_read_has_the_configuration_of_its_newest_root() {
+    let rack = Rack::new(DEVICES, SIZE);
+    left_behind(&rack);
+    Runtime::simulated(2).block_on(async move {
+        let inner = rack.device("a");
+        for at in 1.. {
+            let script = ChangesAtRead { inner: inner.clone(), at, reads: Cell::new(0) };
+            let script = Rc::new(script);
+            let device: Device = Probe::new(inner.clone(), script.clone());
+            let label = read_label(&device).await;
+            let root = &label.roots[0];
+            let config = label.config(root.config_generation, root.config_sum);
+            assert!(config.is_some(), "changed before read {at}: no configuration for {root:?}");
+            if script.reads.get() < at {
+                assert!(at > 5, "{at}");
+                break;
+            }
+        }
+    });
 }
