@@ -107,7 +107,9 @@ fn slow_reads(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64, rng: &mut Rng
 
 /// Rot in many recent writes of the struck disks, before the cleaner moves some of their blocks.
 fn rot_much(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64, rng: &mut Rng) {
-    for disk in plan.fault_plan.victims().iter().copied().filter(|d| *d < plan.disks as usize) {
+    let may_rot =
+        |disk: &usize| *disk < plan.disks as usize && plan.fault_plan.may_damage_newest(*disk);
+    for disk in plan.fault_plan.victims().iter().copied().filter(may_rot) {
         for _ in 0..rng.between(20, 60) {
             let (back, permille, mask) = (rng.below(64), rng.below(1000), 1 << rng.below(8));
             let fault = Fault::RotRecent { back, permille, mask };
