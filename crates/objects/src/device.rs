@@ -168,37 +168,53 @@ impl Inner {
         blocks: u64,
         out: &mut [u8],
     ) -> Result<(), Unread> {
-        match self.read_objects(first_block, blocks, out).await {
+        loop {
+            let places = self.places(first_block, blocks);
+            let outcome = self.read_objects(first_block, &places, out).await;
+            if !matches!(outcome, Err((.., StoreError::Lost { .. }))) {
+                return outcome;
+            }
             // Another machine may have freed the object since this one last looked.
-            Err((.., StoreError::Lost { .. })) if !self.chain.is_last_writer() => {
+            if !self.chain.is_last_writer() {
                 let refreshed = self.chain.refresh().await;
                 refreshed.map_err(|error| (first_block, blocks, error))?;
-                self.read_objects(first_block, blocks, out).await
             }
-            other => other,
+            // This one may have, too: with what was discarded or written over meanwhile.
+            if self.places(first_block, blocks) == places {
+                return outcome;
+            }
         }
+    }
+
+    /// Where the blocks of a range are, in order, and which of them the chain does not have yet.
+    fn places(&self, first_block: u64, blocks: u64) -> Vec<(Extent, bool)> {
+        let (state, pending) = (self.chain.state.borrow(), self.pending.borrow());
+        let recorded = |from: u64, to: u64| {
+            state.extents.lookup(from, to - from).into_iter().map(|extent| (extent, false))
+        };
+        let (mut places, mut next) = (Vec::new(), first_block);
+        for extent in pending.lookup(first_block, blocks) {
+            places.extend(recorded(next, extent.first_block));
+            next = extent.first_block + u64::from(extent.blocks);
+            places.push((extent, true));
+        }
+        places.extend(recorded(next, first_block + blocks));
+        places
     }
 
     async fn read_objects(
         &self,
         first_block: u64,
-        blocks: u64,
+        places: &[(Extent, bool)],
         out: &mut [u8],
     ) -> Result<(), Unread> {
         out.fill(0);
         let mut wanted = Vec::new();
-        {
-            let (state, pending) = (self.chain.state.borrow(), self.pending.borrow());
-            let mut next = first_block;
-            let gap = |from: u64, to: u64| state.extents.lookup(from, to - from);
-            for extent in pending.lookup(first_block, blocks) {
-                wanted.extend(gap(next, extent.first_block));
-                next = extent.first_block + u64::from(extent.blocks);
-                if !pending.copy(&extent, &mut out[range_in(&extent, first_block)]) {
-                    wanted.push(extent);
-                }
+        for (extent, is_pending) in places {
+            let out = &mut out[range_in(extent, first_block)];
+            if !(*is_pending && self.pending.borrow().copy(extent, out)) {
+                wanted.push(*extent);
             }
-            wanted.extend(gap(next, first_block + blocks));
         }
         let gets = wanted.iter().map(|extent| self.get(extent));
         for (extent, parts) in wanted.iter().zip(rt::join_all(gets).await) {

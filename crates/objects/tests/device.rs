@@ -268,9 +268,10 @@ fn a_machine_that_was_replaced_writes_nothing_more() {
                 Ok::<(), DeviceError>(())
             });
             rt::sleep(Nanos::from_millis(700)).await;
-            // The old owner reads the new owner's heartbeat, and not its own that is not recorded.
-            old.write(786_432, fill(4096, 1), false).await.unwrap();
             take(&new, 22, Some(11)).await;
+            // The old owner reads the new owner's heartbeat, and not its own, which never will be
+            // recorded.
+            old.write(786_432, fill(4096, 1), false).await.unwrap();
             new.write(786_432, fill(4096, 2), true).await.unwrap();
             rt::sleep(Nanos::from_secs(1)).await;
             expect(&old, 786_432, &fill(4096, 2)).await;
