@@ -2,6 +2,7 @@ mod closing;
 mod core;
 mod crash;
 mod disk;
+mod late_writes;
 mod pack;
 mod rates;
 mod running;
