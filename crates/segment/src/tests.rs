@@ -1,5 +1,6 @@
 mod footer;
 mod journal;
+mod waits;
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;

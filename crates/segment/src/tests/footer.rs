@@ -5,7 +5,7 @@ use forebay_format::footer::Footer;
 use super::*;
 
 /// Fills a segment with blocks at the addresses that `lba` gives. Returns its footer.
-async fn fill(b: &Bench, lba: impl Fn(u64) -> u64) -> Footer {
+pub(super) async fn fill(b: &Bench, lba: impl Fn(u64) -> u64) -> Footer {
     let mut writer =
         DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
     let mut footer = Footer { pool: POOL, birth: 1, ..Footer::default() };
