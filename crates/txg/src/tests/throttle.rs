@@ -253,6 +253,61 @@ fn a_writer_that_gives_up_leaves_its_place_and_its_room() {
     });
 }
 
+// A suspended pool commits nothing more, so room never comes back.
+#[test]
+fn writers_that_wait_fail_when_the_throttle_is_closed() {
+    Runtime::simulated(7).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        let (mut given, mut waiting) = (Vec::new(), Vec::new());
+        for demand in [bulk(1 << 20, 1), durable(1 << 20, 2)] {
+            for _ in 0..LIMIT >> 20 {
+                let throttle = throttle.clone();
+                waiting.push(rt::spawn(async move {
+                    throttle.admit(demand).await.map(|permit| permit.forget())
+                }));
+            }
+        }
+        rt::sleep(Nanos::from_secs(1)).await;
+        throttle.close();
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert!(waiting.iter().all(rt::JoinHandle::is_finished), "one waits for ever");
+        for writer in waiting {
+            given.extend(writer.await.ok());
+        }
+        assert_eq!(given.len() as u64, LIMIT >> 20);
+        assert!(throttle.admit(durable(4096, 3)).await.is_err());
+        given.into_iter().for_each(|held| throttle.release(held));
+        assert_eq!(throttle.dirty_bytes(), 0);
+        assert!(throttle.admit(bulk(4096, 1)).await.is_err(), "there is room");
+    });
+}
+
+// Nothing else would admit them: there is room, so no commit is asked for.
+#[test]
+fn writers_that_wait_for_their_turns_are_admitted_one_after_the_other() {
+    Runtime::simulated(8).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        throttle.measured(1 << 20, Nanos::from_millis(10));
+        let half = throttle.admit(bulk(14 << 20, 1)).await.unwrap().forget();
+        let writers: Vec<_> = (0..8)
+            .map(|_| {
+                let throttle = throttle.clone();
+                rt::spawn(async move { throttle.admit(bulk(1 << 20, 1)).await.unwrap().forget() })
+            })
+            .collect();
+        rt::sleep(Nanos::from_millis(1)).await;
+        assert!(!throttle.is_full() && !writers.iter().all(rt::JoinHandle::is_finished));
+        rt::sleep(Nanos::from_secs(10)).await;
+        assert!(writers.iter().all(rt::JoinHandle::is_finished), "one waits for a commit");
+        let mut all = half;
+        for writer in writers {
+            all += writer.await;
+        }
+        throttle.release(all);
+        assert_eq!(throttle.dirty_bytes(), 0);
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     // A writer is admitted within two commits after the writers before it, room never exceeds
