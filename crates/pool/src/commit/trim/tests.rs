@@ -1,5 +1,5 @@
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_device::{IoBuf, Operation};
@@ -18,6 +18,7 @@ use crate::{Opener, Pool};
 #[derive(Default)]
 struct SlowDiscards {
     discarding: RefCell<BTreeMap<u64, u64>>,
+    discarded: RefCell<BTreeSet<u64>>,
     discards: Cell<u64>,
     most: Cell<usize>,
 }
@@ -28,6 +29,7 @@ impl Script for SlowDiscards {
         Box::pin(async move {
             if command.operation == Operation::Discard {
                 self.discarding.borrow_mut().insert(offset, end);
+                self.discarded.borrow_mut().insert(offset);
                 self.discards.set(self.discards.get() + 1);
                 self.most.set(self.most.get().max(self.discarding.borrow().len()));
                 rt::sleep(Nanos::from_millis(30)).await;
@@ -187,4 +189,28 @@ fn a_suspended_pool_discards_nothing_more() {
         let more = slow.discards.get() - told;
         assert!(more <= super::AT_ONCE as u64, "{more} more");
     });
+}
+
+#[test]
+fn an_export_discards_what_a_task_that_it_ends_has_left() {
+    // The task is ended at another place of its list each time.
+    for pause_ms in [10, 40, 100, 130] {
+        Runtime::simulated(7).block_on(async move {
+            let (opener, slow) = slow(512 << 20);
+            let pool = filled(opener, 128 << 20).await;
+            let full = full_segments(&pool);
+            slow.discarded.borrow_mut().clear();
+            pool.destroy_volume("v", false).await.unwrap();
+            for _ in 0..2 {
+                pool.commit_all().await.unwrap();
+            }
+            rt::sleep(Nanos::from_millis(pause_ms)).await;
+            let begun = slow.discarded.borrow().len();
+            pool.export().await.unwrap();
+            let freed = full - full_segments(&pool);
+            assert!(freed > 64 && begun > 0, "{begun} of {freed}");
+            let discarded = slow.discarded.borrow().len() as u64;
+            assert!(discarded >= freed, "{discarded} of {freed} after {pause_ms} ms");
+        });
+    }
 }
