@@ -7,6 +7,7 @@ macro_rules! assert_kind {
 }
 
 mod backrefs;
+mod beside_roots;
 mod cache;
 mod cache_devices;
 mod closing;
