@@ -12,6 +12,7 @@ mod cache;
 mod cache_devices;
 mod checkpoints;
 mod closing;
+mod commit_order;
 mod compression;
 mod copies;
 mod dedup;
