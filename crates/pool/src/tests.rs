@@ -28,6 +28,7 @@ mod holes;
 mod imports;
 mod journal_damage;
 mod leftovers;
+mod log_restarts;
 mod log_sides;
 mod map_memory;
 mod mirrored_memory;
