@@ -228,19 +228,34 @@ fn claim_over_an_unknown_owner_is_refused_and_writes_nothing() {
 }
 
 #[test]
-fn claim_that_was_replaced_is_lost() {
+fn claim_that_was_replaced_on_any_device_is_lost() {
+    for at in [0, 1] {
+        Runtime::simulated(1).block_on(async move {
+            let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+            let claim = claim(&devices).await.expect("claimed");
+            assert_eq!(claim.verify().await, Ok(()));
+            let late = heartbeat(OLD_NONCE, 4);
+            write_heartbeat(&devices[at].device, &late).await.expect("written");
+            assert_eq!(claim.verify().await, Ok(()), "a late heartbeat of the old owner");
+            let third = heartbeat(THIRD_NONCE, 0);
+            write_heartbeat(&devices[at].device, &third).await.expect("written");
+            assert_eq!(claim.verify().await, Err(MultihostError::Lost));
+            rt::sleep(Nanos::from_secs(2)).await;
+            assert_eq!(read(&devices[at]).await, third, "it stays in place");
+        });
+    }
+}
+
+#[test]
+fn heartbeat_that_has_moved_since_its_label_was_read_is_in_use() {
     Runtime::simulated(1).block_on(async {
-        let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
-        let claim = claim(&devices).await.expect("claimed");
-        assert_eq!(claim.verify().await, Ok(()));
-        let late = heartbeat(OLD_NONCE, 4);
-        write_heartbeat(&devices[0].device, &late).await.expect("written");
-        assert_eq!(claim.verify().await, Ok(()), "a late heartbeat of the old owner");
-        let third = heartbeat(THIRD_NONCE, 0);
-        write_heartbeat(&devices[0].device, &third).await.expect("written");
-        assert_eq!(claim.verify().await, Err(MultihostError::Lost));
-        rt::sleep(Nanos::from_secs(2)).await;
-        assert_eq!(read(&devices[0]).await, third, "it stays in place");
+        let mut devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        write_heartbeat(&devices[1].device, &heartbeat(OLD_NONCE, 4)).await.expect("written");
+        // The first look of the watch fails, so that the label alone says what was there before.
+        let script = FailsReads { from: Nanos::ZERO, until: Nanos::from_secs(1) };
+        devices[1].device = Probe::new(devices[1].device.clone(), Rc::new(script));
+        let in_use = MultihostError::InUse { device: "b".to_owned() };
+        assert_eq!(check_activity(&devices, PoolGuid(POOL)).await, Err(in_use));
     });
 }
 

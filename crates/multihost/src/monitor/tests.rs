@@ -207,3 +207,20 @@ fn after_a_gap_two_devices_confirm_at_once() {
         );
     });
 }
+
+// Another owner has taken the pool between the two, and only one device shows it.
+#[test]
+fn device_that_was_heard_before_another_gap_does_not_confirm() {
+    Runtime::simulated(1).block_on(async {
+        let (devices, _) = devices().await;
+        let monitor = armed();
+        let check = async |of: &[Device]| monitor.check(of, PollMode::AllDevices, OWNER).await;
+        rt::suspend(Nanos::from_secs(60));
+        assert!(matches!(check(&devices[1..]).await, Verdict::Unproven));
+        rt::suspend(Nanos::from_secs(60));
+        write(&devices[1], OTHER_NONCE).await;
+        assert!(matches!(check(&devices[..1]).await, Verdict::Unproven));
+        assert!(!monitor.fence().is_valid());
+        assert!(matches!(check(&devices).await, Verdict::OtherOwner));
+    });
+}

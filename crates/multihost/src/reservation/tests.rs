@@ -207,6 +207,46 @@ fn conflict_on_a_device_of_another_owner_is_an_error_of_that_device() {
     });
 }
 
+/// A device that is slow to say that its reservation has ended.
+struct SlowToClear(Device);
+
+impl Layer for SlowToClear {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
+    }
+    fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let clears = matches!(change, ReservationChange::Clear { .. });
+            self.0.change_reservations(change).await?;
+            if clears {
+                rt::sleep(Nanos::from_secs(1)).await;
+            }
+            Ok(())
+        })
+    }
+}
+
+// Another machine has the device as soon as its reservation has ended.
+#[test]
+fn conflict_on_a_device_that_is_being_given_up_does_not_lose_the_pool() {
+    Runtime::simulated(1).block_on(async {
+        let (disk, monitor) = (shared(), Monitor::new());
+        let slow = Rc::new(SlowToClear(disk.initiator(1)));
+        let (device, lost) = reserved(&monitor, slow).await;
+        let giving_up = rt::spawn({
+            let (monitor, device) = (monitor.clone(), device.clone());
+            async move { monitor.release(&device).await }
+        });
+        rt::sleep(Nanos::from_millis(10)).await;
+        assert_eq!(reserve(&disk.initiator(2), NEW, never).await, Ok(true));
+        assert!(!giving_up.is_finished());
+        assert_eq!(write(&device).await, Err(ErrorKind::ReservationConflict));
+        assert_eq!((monitor.fence().is_lost(), lost.get()), (false, 0));
+        giving_up.await;
+        assert_eq!(holder(&disk).await, Some(NEW));
+    });
+}
+
 #[test]
 fn nonce_of_zero_has_a_key() {
     assert_eq!(key_of(OwnerNonce(0)), ReservationKey(1));
