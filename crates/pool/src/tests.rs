@@ -23,6 +23,7 @@ mod durable_writes;
 mod edges;
 mod errors;
 mod figures;
+mod first_writes;
 mod full_transfers;
 mod holes;
 mod imports;

@@ -72,8 +72,9 @@ impl Pool {
             *self.config.borrow_mut() = config;
         }
         let (_, _, usable) = crate::layout::limits_for(&self.config.borrow(), &self.store.array);
-        self.dirty.space.usable_blocks.set(usable);
         self.restart_log(!spec.logs.is_empty()).await?;
+        // Without the root a power cut would take the groups away, and the log would not fit.
+        self.dirty.space.usable_blocks.set(usable);
         self.prepare_cache_devices(opened.cache_devices()).await
     }
 

@@ -34,13 +34,17 @@ impl Pool {
             let name = format!("{}/{name}", self.name());
             return Err(VolumeError::SnapshotsExist { name, snapshots });
         }
-        self.check_room_to_promote(&clone, &parent)?;
+        let room = self.room_to_promote(&clone, &parent)?;
         let mut config = self.config.borrow().clone();
         exchange_origins(&mut config, parent.id, clone.id);
         check_fits(&config)?;
         moving.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
+        // Clients write until the group is closed, and must not take this.
+        self.reserve_for_map(room);
         self.snapshots.wanted.borrow_mut().promoted = Some(clone.id);
-        Ok(self.commit_all().await?)
+        self.commit_all().await?;
+        self.refresh_space();
+        Ok(())
     }
 
     /// Names (without the pool's) of the snapshots that get other names when clone `name` is
@@ -72,12 +76,13 @@ impl Pool {
         all.take_while(|snapshot| snapshot.id <= newest.id).collect()
     }
 
-    /// One group writes all that moves into the map journal.
-    fn check_room_to_promote(
+    /// Blocks that must be free for a promotion: one group writes all that moves into the map
+    /// journal.
+    fn room_to_promote(
         &self,
         clone: &VolumeState,
         parent: &VolumeState,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<u64, VolumeError> {
         const ENTRY_BYTES: u64 = 24;
         let snapshots = [clone.id, parent.id].into_iter().flat_map(|id| self.snapshots.of(id));
         let versions = snapshots.map(|snapshot| snapshot.id).chain([clone.id, parent.id]);
@@ -86,7 +91,7 @@ impl Pool {
         if needed_bytes / BLOCK_BYTES > self.free_blocks() {
             return Err(self.no_space(needed_bytes, false));
         }
-        Ok(())
+        Ok(needed_bytes / BLOCK_BYTES)
     }
 
     /// The clone gets the origin and the older snapshots of its parent, in the configuration and in

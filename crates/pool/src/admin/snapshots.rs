@@ -290,7 +290,10 @@ impl Pool {
                 return Err(self.no_space(grown * BLOCK_BYTES, true));
             }
         }
-        self.check_room_to_roll_back(volume, snapshot)?;
+        let room = self.room_to_roll_back(volume, snapshot)?;
+        // Clients write until the group is closed, and must not take this.
+        self.reserve_growth(volume, grown);
+        self.reserve_for_map(room);
         self.let_die(newer).await;
         // A merge that has read what goes back would bring it back. What it reads goes back with a
         // group, and is there until that is in the map.
@@ -298,7 +301,7 @@ impl Pool {
         self.begin_size_of(volume, size_bytes);
         self.snapshots.wanted.borrow_mut().rolled_back.push(volume.id);
         self.commit_all().await?;
-        self.cut_past_snapshot(volume, before).await
+        self.end_size_of(volume, size_bytes, before).await
     }
 
     /// As [`Pool::go_back`], a part with each of several groups, so that there is always room for
@@ -308,8 +311,9 @@ impl Pool {
         volume: &Rc<VolumeState>,
         snapshot: &Snapshot,
     ) -> Result<(), VolumeError> {
-        let before = volume.size_bytes.get();
-        self.begin_size_of(volume, snapshot.size_bytes);
+        let (size_bytes, before) = (snapshot.size_bytes, volume.size_bytes.get());
+        self.reserve_growth(volume, Self::blocks_of(size_bytes.saturating_sub(before)));
+        self.begin_size_of(volume, size_bytes);
         loop {
             // The first group brings what was written as well.
             self.snapshots.wanted.borrow_mut().partly_rolled_back.push(volume.id);
@@ -321,45 +325,58 @@ impl Pool {
                 break;
             }
         }
-        self.cut_past_snapshot(volume, before).await
+        self.end_size_of(volume, size_bytes, before).await
     }
 
-    /// Gives a volume the size of the snapshot to which it goes back.
+    /// Takes the space by which a volume is about to grow.
+    fn reserve_growth(&self, volume: &VolumeState, grown: u64) {
+        let reserved = &self.dirty.space.reserved_blocks;
+        reserved.set(reserved.get() + if volume.sparse.get() { 0 } else { grown });
+    }
+
+    /// Gives a volume the size of the snapshot to which it goes back. Past the end that it has now
+    /// clients write once a root has a larger size: a crash before would lose what was answered.
     fn begin_size_of(&self, volume: &VolumeState, size_bytes: u64) {
         if let Some(v) = self.config.borrow_mut().volumes.iter_mut().find(|v| v.id == volume.id.0) {
             v.size_bytes = size_bytes;
         }
         self.sync.config_dirty.set(true);
-        let before = volume.size_bytes.replace(size_bytes);
-        if size_bytes > before {
-            self.refresh_space();
-        }
+        volume.size_bytes.set(size_bytes.min(volume.size_bytes.get()));
     }
 
-    /// Cuts off what a volume that was larger `before` had past its end, where the snapshot has
-    /// nothing.
-    async fn cut_past_snapshot(
+    /// The volume has gone back. What a volume that was larger `before` had past its end, where the
+    /// snapshot has nothing, is cut off.
+    async fn end_size_of(
         &self,
         volume: &VolumeState,
+        size_bytes: u64,
         before: u64,
     ) -> Result<(), VolumeError> {
-        let size_bytes = volume.size_bytes.get();
+        volume.size_bytes.set(size_bytes);
         if size_bytes < before {
             let end = Self::blocks_of(size_bytes);
             self.writers.lock().await.truncated.push((volume.id, end));
             self.commit_all().await?;
-            // Without the root a power cut would bring back the size, and what it reserves.
-            self.refresh_space();
         }
+        // Without the root a power cut would bring back the size, and what it reserves.
+        self.refresh_space();
         Ok(())
     }
 
-    /// One group writes all that goes back into the map journal.
-    fn check_room_to_roll_back(
+    /// Keeps blocks for what one group writes into the map journal, until the space is counted
+    /// again.
+    pub(crate) fn reserve_for_map(&self, blocks: u64) {
+        let reserved = &self.dirty.space.reserved_blocks;
+        reserved.set(reserved.get() + blocks);
+    }
+
+    /// Blocks that must be free for a rollback: one group writes all that goes back into the map
+    /// journal.
+    fn room_to_roll_back(
         &self,
         volume: &VolumeState,
         snapshot: &Snapshot,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<u64, VolumeError> {
         const ENTRY_BYTES: u64 = 24;
         let newer = self.snapshots.of(volume.id).into_iter().filter(|s| s.id >= snapshot.id);
         let map = self.store.map.borrow();
@@ -368,7 +385,7 @@ impl Pool {
         if needed / BLOCK_BYTES > self.free_blocks() {
             return Err(self.no_space(needed, false));
         }
-        Ok(())
+        Ok(needed / BLOCK_BYTES)
     }
 
     /// Creates a volume that begins as snapshot `VOL@SNAP`, and takes space only for what differs.

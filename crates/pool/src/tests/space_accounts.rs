@@ -9,7 +9,7 @@ use forebay_units::{Layout, Lba, Nanos, VolumeId};
 
 use super::rack::{memory, paced};
 use super::{names, spec, stamp, volume};
-use crate::spec::VolumeSpec;
+use crate::spec::{CloneSpec, GroupSpec, PoolSpec, VolumeSpec};
 use crate::{Pool, VolumeError};
 
 const BLOCK: u64 = 4096;
@@ -305,5 +305,150 @@ fn writes_beside_the_end_of_a_reservation_take_space_of_their_own() {
         assert_eq!(pool.free_blocks(), before + 300 - 190);
         pool.sync().await.unwrap();
         assert_eq!(pool.free_blocks(), before + 300 - 190);
+    });
+}
+
+/// Checks that no space becomes free before `command` has ended, so that `gained` blocks are free
+/// then.
+async fn frees_at_its_end<F>(pool: &Rc<Pool>, gained: u64, command: F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    pool.sync().await.unwrap();
+    let free = pool.free_blocks();
+    let running = rt::spawn(command);
+    let mut looks = 0;
+    while !running.is_finished() {
+        assert_eq!(pool.free_blocks(), free, "after a power cut now, nothing would be free");
+        looks += 1;
+        rt::sleep(Nanos::from_micros(10)).await;
+    }
+    assert!(looks > 10, "it was not seen");
+    running.await;
+    assert_eq!(pool.free_blocks(), free + gained);
+}
+
+#[test]
+fn what_a_volume_reserved_is_free_once_a_root_says_that_it_is_smaller_or_gone() {
+    Runtime::simulated(9).block_on(async {
+        let (pool, _s) = slow_pool().await;
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(1 << 20, 1), false).await.unwrap();
+        let shrinking = {
+            let pool = pool.clone();
+            async move { pool.resize_volume("v", 4 << 20, true).await.unwrap() }
+        };
+        frees_at_its_end(&pool, 1024, shrinking).await;
+        drop(v);
+        let destroying = {
+            let pool = pool.clone();
+            async move { pool.destroy_volume("v", false).await.unwrap() }
+        };
+        frees_at_its_end(&pool, 1024, destroying).await;
+    });
+}
+
+#[test]
+fn space_of_a_new_group_is_free_once_a_root_has_the_group() {
+    Runtime::simulated(10).block_on(async {
+        let pace = |_: &str, operation: Operation, _: u64| {
+            Some(match operation {
+                Operation::Flush => Nanos::from_millis(1),
+                _ => Nanos::from_micros(50),
+            })
+        };
+        let shelf = paced(memory(&["a", "b"], 64 << 20), pace);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        let usable = pool.free_blocks();
+        let adding = {
+            let pool = pool.clone();
+            let group = GroupSpec { layout: Layout::Raid0, devices: names(&["b"]) };
+            let more = PoolSpec { groups: vec![group], ..PoolSpec::default() };
+            async move { pool.add(&more).await.unwrap() }
+        };
+        let (_, _, both) = {
+            let shelf = memory(&["a", "b"], 64 << 20);
+            let twins = spec(Layout::Raid0, &["a"], &[]);
+            let twin = Pool::create(shelf, "twin", &twins).await.unwrap();
+            let group = GroupSpec { layout: Layout::Raid0, devices: names(&["b"]) };
+            twin.add(&PoolSpec { groups: vec![group], ..PoolSpec::default() }).await.unwrap();
+            crate::layout::limits_for(&twin.config.borrow(), &twin.store.array)
+        };
+        assert!(both > usable + 1000, "{both} and {usable}");
+        frees_at_its_end(&pool, both - usable, adding).await;
+        pool.export().await.unwrap();
+    });
+}
+
+// The rollback waits for the group that is on its way, and others write meanwhile.
+#[test]
+fn a_volume_that_goes_back_to_a_larger_size_owns_its_space_at_once() {
+    Runtime::simulated(11).block_on(async {
+        let (pool, s) = slow_pool().await;
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        pool.resize_volume("v", 1 << 20, true).await.unwrap();
+        let grown = (7 << 20) / BLOCK;
+        let full = pool.free_blocks() - grown - 100;
+        assert_eq!(fill(&s, 0, full).await, full);
+        pool.sync().await.unwrap();
+        let writers = pool.writers.lock().await;
+        let rolling_back = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.roll_back_volume("v@a", false).await }
+        });
+        rt::sleep(Nanos::from_millis(1)).await;
+        let filling = rt::spawn(async move {
+            fill(&s, full, grown).await;
+        });
+        rt::sleep(Nanos::from_millis(100)).await;
+        drop(writers);
+        rolling_back.await.unwrap();
+        filling.await;
+        assert_eq!(pool.summary().overdrawn_bytes, 0);
+        pool.sync().await.unwrap();
+        assert_eq!((pool.free_blocks(), pool.summary().overdrawn_bytes), (0, 0));
+    });
+}
+
+// One group writes all that moves into the map journal.
+#[test]
+fn a_command_that_moves_a_part_of_the_map_keeps_the_room_for_it() {
+    const BLOCKS: u64 = 1024;
+    const ROOM: u64 = BLOCKS * 24 / BLOCK;
+    Runtime::simulated(13).block_on(async {
+        let (pool, s) = slow_pool().await;
+        for salt in [0, BLOCKS] {
+            for block in 0..BLOCKS {
+                let data = stamp(BLOCK as usize, block + salt);
+                s.write(2 * block * BLOCK, data, false).await.unwrap();
+            }
+            if salt == 0 {
+                pool.take_snapshots(&names(&["s@a"])).await.unwrap();
+            }
+        }
+        let clone = CloneSpec { name: "c".to_owned(), properties: BTreeMap::new() };
+        pool.clone_snapshot("s@a", &clone).await.unwrap();
+        for promotes in [false, true] {
+            let free = pool.free_blocks();
+            let moving = rt::spawn({
+                let pool = pool.clone();
+                async move {
+                    match promotes {
+                        true => pool.promote_volume("c").await,
+                        false => pool.roll_back_volume("s@a", false).await,
+                    }
+                }
+            });
+            while pool.free_blocks() == free {
+                assert!(!moving.is_finished(), "others could take its room");
+                rt::sleep(Nanos::from_micros(10)).await;
+            }
+            assert!(pool.free_blocks() + ROOM <= free);
+            moving.await.unwrap();
+            assert!(pool.free_blocks() >= free, "it gives the room back");
+        }
+        pool.export().await.unwrap();
     });
 }
