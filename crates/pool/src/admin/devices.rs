@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use forebay_array::{ArrayError, MemberState};
+use forebay_device::Device;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_rt::sync::MutexGuard;
 use forebay_units::{DeviceId, Layout};
@@ -49,7 +50,8 @@ impl Pool {
         take_devices(&self.opener, &opened.devices(), &places, spec.force).await?;
         let data = opened.groups.iter().flat_map(|(_, devices)| devices);
         for candidate in data.chain(&opened.caches) {
-            clear(&candidate.device()).await?;
+            let cleared = clear(&candidate.device()).await;
+            self.release_if_failed(&opened.devices(), cleared).await?;
         }
         // No await from here to the end of the change, so that no other change of the configuration
         // falls in between.
@@ -178,11 +180,12 @@ impl Pool {
             return self.restart_log(true).await;
         }
         reserve_all(&self.opener, &[open.device()], force).await?;
-        clear(&open.device()).await?;
-        self.store
-            .array
-            .attach(DeviceId(old.device), id, open.device())
-            .map_err(|error| self.of_member(error))?;
+        let attached = async {
+            clear(&open.device()).await?;
+            let attached = self.store.array.attach(DeviceId(old.device), id, open.device());
+            attached.map_err(|error| self.of_member(error))
+        };
+        self.release_if_failed(&[open.device()], attached.await).await?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();
@@ -196,6 +199,18 @@ impl Pool {
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
+    }
+
+    /// Gives up the reservations of devices that a command could not take after all.
+    async fn release_if_failed<E>(
+        &self,
+        devices: &[Device],
+        outcome: Result<(), E>,
+    ) -> Result<(), E> {
+        if outcome.is_err() {
+            release_all(&self.opener, devices).await;
+        }
+        outcome
     }
 
     /// Refuses a device for which the configuration has no room.
@@ -341,14 +356,17 @@ impl Pool {
             false => error,
         })?;
         reserve_all(&self.opener, &[candidate.device()], force).await?;
-        clear_label(&candidate.device()).await?;
         let open = OpenDevice::new(&path, candidate.guarded.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
-        self.store
-            .array
-            .replace(DeviceId(old.device), id, open.device())
-            .map_err(|error| self.of_member(error))?;
+        let replaced = async {
+            clear_label(&open.device()).await?;
+            let replaced = self.store.array.replace(DeviceId(old.device), id, open.device());
+            replaced.map_err(|error| self.of_member(error))
+        };
+        // What is in the place of a member stays reserved: it may be that member.
+        let unused = if same { Vec::new() } else { vec![open.device()] };
+        self.release_if_failed(&unused, replaced.await).await?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();

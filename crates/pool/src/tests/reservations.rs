@@ -10,12 +10,12 @@ use forebay_device::{
 };
 use forebay_rt::{self as rt, Runtime};
 use forebay_sim::SharedDisk;
-use forebay_testkit::{Answer, Command, Script};
+use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::scripted;
 use super::{expect, names, spec, stamp, volume};
-use crate::spec::{ImportOptions, LogSpec, PoolSpec};
+use crate::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec};
 use crate::status::{Health, PoolCondition, Protection, VdevStatus};
 use crate::{AdminError, CandidateError, ImportError, OpenWith, Opener, Pool, SuspendReason};
 
@@ -292,6 +292,46 @@ fn device_that_another_machine_has_reserved_joins_only_with_force() {
         assert_eq!(pool.summary().health, Health::Online);
         pool.attach("a", "s", true).await.unwrap();
         assert_eq!(rival.reservations().await.unwrap().holder, key(&pool));
+    });
+}
+
+/// A device that cannot be written.
+struct Unwritable(&'static str);
+
+impl Script for Unwritable {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let fails = command.device == self.0 && command.changes_data();
+        let decision =
+            if fails { Decision::Fail(ErrorKind::Os { errno: 5 }) } else { Decision::Run };
+        Box::pin(std::future::ready(decision))
+    }
+}
+
+// Otherwise no other machine could use it, and no export would free it.
+#[test]
+fn device_that_a_command_could_not_take_is_not_reserved() {
+    let cabinet = Cabinet::new(true);
+    let opener = scripted(cabinet.host(1), Rc::new(Unwritable("s")));
+    let disks = ["b", "s"].map(|name| cabinet.disks[name].initiator(99));
+    Runtime::simulated(1).block_on(async move {
+        let options = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        let free = async |what: &str, outcome: Result<(), AdminError>| {
+            outcome.expect_err(what);
+            for disk in &disks {
+                assert_eq!(disk.reservations().await.unwrap().holder, None, "{what}");
+            }
+        };
+        free("attach", pool.attach("a", "s", false).await).await;
+        free("replace", pool.replace("a", Some("s"), false).await).await;
+        let group = |name: &str| GroupSpec { layout: Layout::Raid0, devices: names(&[name]) };
+        let groups = PoolSpec { groups: ["b", "s"].map(group).into(), ..PoolSpec::default() };
+        let logs = vec![LogSpec { devices: names(&["s"]) }];
+        let logs = PoolSpec { logs, ..PoolSpec::default() };
+        for (what, more) in [("groups", groups), ("logs", logs)] {
+            free(what, pool.add(&more).await).await;
+        }
+        assert_eq!(pool.summary().health, Health::Online);
     });
 }
 
