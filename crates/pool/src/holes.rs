@@ -97,28 +97,34 @@ impl Pool {
             let (offset_bytes, len_bytes) = (first * BLOCK_BYTES, (end - first) * BLOCK_BYTES);
             DeviceError::new(name, operation, offset_bytes, len_bytes, ErrorKind::Gone)
         };
-        // What a group hands over to snapshots is bounded as its data is.
-        let most_blocks = match self.has_versions(volume.id) {
-            true => (self.dirty.throttle.limit_bytes() / 4 / SHARED_CHARGE_BYTES).max(1),
-            false => u64::MAX,
-        };
         let mut at = first.max(absorbed.get());
         while at < end {
-            let blocks = (end - at).min(most_blocks);
-            let shared = if most_blocks < u64::MAX {
-                self.store.map.borrow().visible_within(volume.id, Lba(at), blocks)
-            } else {
-                0
-            };
-            let charge_bytes = HOLE_CHARGE_BYTES + shared * SHARED_CHARGE_BYTES;
+            let (blocks, charge_bytes) = self.hole_step(volume, at, end);
             let demand = volume.demand(charge_bytes, fua);
             let permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
             self.wait_for_merges(volume, at, at + blocks).await;
+            // A snapshot that was taken meanwhile keeps more than was charged.
+            let (most_blocks, due_bytes) = self.hole_step(volume, at, end);
+            if most_blocks < blocks || due_bytes > charge_bytes {
+                continue;
+            }
             let change = Change { lba: Lba(at), blocks, content: Content::Zero };
             self.absorb(volume, name, operation, change, permit.forget())?;
             at += blocks;
             absorbed.set(at);
         }
         Ok(())
+    }
+
+    /// How many blocks of a hole from `at` to `end` are taken at a time, and the dirty bytes that
+    /// they are charged. What a group hands over to snapshots is bounded as its data is.
+    fn hole_step(&self, volume: &VolumeState, at: u64, end: u64) -> (u64, u64) {
+        if !self.has_versions(volume.id) {
+            return (end - at, HOLE_CHARGE_BYTES);
+        }
+        let most_blocks = (self.dirty.throttle.limit_bytes() / 4 / SHARED_CHARGE_BYTES).max(1);
+        let blocks = (end - at).min(most_blocks);
+        let shared = self.store.map.borrow().visible_within(volume.id, Lba(at), blocks);
+        (blocks, HOLE_CHARGE_BYTES + shared * SHARED_CHARGE_BYTES)
     }
 }

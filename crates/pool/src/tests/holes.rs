@@ -34,44 +34,87 @@ async fn slow_to_read() -> (Rc<Pool>, Device, Rc<Cell<bool>>) {
     (pool, v, is_slow)
 }
 
+/// A change of the first block of `v` waits for room, and a write of a part of the block reads the
+/// rest meanwhile. Then `data` is in the block, with or without the part.
+async fn waits_for_merges<F>(data: Vec<u8>, change: impl FnOnce(Device) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let (pool, v, is_slow) = slow_to_read().await;
+    let other = VolumeSpec { name: "w".into(), ..volume(32 << 20) };
+    pool.create_volume(&other).await.unwrap();
+    let w = pool.open_volume("w").unwrap();
+    is_slow.set(true);
+    let filling = rt::spawn(async move {
+        for at in 0..200 {
+            w.write(at << 16, stamp(64 << 10, at), false).await.unwrap();
+        }
+    });
+    while !pool.dirty.throttle.is_full() {
+        assert!(!filling.is_finished(), "there is room for all");
+        rt::sleep(Nanos::from_micros(10)).await;
+    }
+    let changing = rt::spawn(change(v.clone()));
+    rt::sleep(Nanos::from_micros(10)).await;
+    // A durable write takes its room from the reserve, and does not wait.
+    let part = rt::spawn({
+        let v = v.clone();
+        async move { v.write(512, stamp(512, 2), true).await.unwrap() }
+    });
+    rt::join_all([changing, part, filling]).await;
+    is_slow.set(false);
+    let mut block = data;
+    let found = v.read(0, IoBuf::zeroed(4096)).await.unwrap();
+    if found[..] != block {
+        block[512..1024].copy_from_slice(&stamp(512, 2));
+        assert!(found[..] == block, "neither order of both");
+    }
+    expect(&v, 4096, &stamp(12 << 10, 1)[4096..]).await;
+    pool.export().await.unwrap();
+}
+
 // The part has read what was there before the hole. Were it written after the hole, it would bring
 // that back, as no order of the two can.
 #[test]
 fn a_hole_that_waits_for_room_waits_for_parts_that_are_merged_meanwhile() {
-    Runtime::simulated(1).block_on(async {
-        let (pool, v, is_slow) = slow_to_read().await;
-        let other = VolumeSpec { name: "w".into(), ..volume(32 << 20) };
-        pool.create_volume(&other).await.unwrap();
-        let w = pool.open_volume("w").unwrap();
-        is_slow.set(true);
-        let filling = rt::spawn(async move {
-            for at in 0..200 {
-                w.write(at << 16, stamp(64 << 10, at), false).await.unwrap();
-            }
-        });
-        while !pool.dirty.throttle.is_full() {
-            assert!(!filling.is_finished(), "there is room for all");
-            rt::sleep(Nanos::from_micros(10)).await;
-        }
+    Runtime::simulated(1).block_on(waits_for_merges(vec![0; 4096], async |v: Device| {
+        v.write_zeroes(0, 4096, ZeroOptions::default()).await.unwrap();
+    }));
+}
+
+#[test]
+fn a_block_that_waits_for_room_waits_for_parts_that_are_merged_meanwhile() {
+    Runtime::simulated(1).block_on(waits_for_merges(stamp(4096, 7).to_vec(), async |v: Device| {
+        v.write(0, stamp(4096, 7), false).await.unwrap();
+    }));
+}
+
+// The snapshot keeps every block that the hole takes from the volume, and the map journal has to
+// note them all with one root.
+#[test]
+fn a_hole_that_waits_for_room_beside_a_snapshot_is_charged_for_what_the_snapshot_keeps() {
+    const BLOCKS: u64 = 1024;
+    Runtime::simulated(3).block_on(async {
+        let (pool, v, _) = slow_to_read().await;
+        pool.set("txg_timeout", "600").await.unwrap();
+        v.write(0, stamp((BLOCKS << 12) as usize, 3), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let room = pool.dirty.throttle.limit_bytes() * 3 / 4;
+        let demand = pool.volumes.borrow().values().next().expect("it has one").demand(room, false);
+        let permit = pool.dirty.throttle.admit(demand).await.unwrap();
         let zeroing = rt::spawn({
             let v = v.clone();
-            async move { v.write_zeroes(0, 4096, ZeroOptions::default()).await.unwrap() }
+            async move { v.discard(0, BLOCKS << 12, false).await.unwrap() }
         });
-        rt::sleep(Nanos::from_micros(10)).await;
-        // A durable write takes its room from the reserve, and does not wait.
-        let part = rt::spawn({
-            let v = v.clone();
-            async move { v.write(512, stamp(512, 2), true).await.unwrap() }
-        });
-        rt::join_all([zeroing, part, filling]).await;
-        is_slow.set(false);
-        let mut block = [0u8; 4096];
-        let found = v.read(0, IoBuf::zeroed(4096)).await.unwrap();
-        if found[..] != block {
-            block[512..1024].copy_from_slice(&stamp(512, 2));
-            assert!(found[..] == block, "neither order of both");
-        }
-        expect(&v, 4096, &stamp(12 << 10, 1)[4096..]).await;
+        rt::sleep(Nanos::from_millis(1)).await;
+        pool.take_snapshots(&["v@a".to_owned()]).await.unwrap();
+        assert!(!zeroing.is_finished(), "it found room");
+        drop(permit);
+        zeroing.await;
+        let dirty_bytes = pool.dirty.throttle.dirty_bytes();
+        assert!(dirty_bytes >= BLOCKS << 10, "{dirty_bytes} bytes for {BLOCKS} blocks");
+        expect(&v, 0, &[0; 4096]).await;
+        expect(&pool.open_snapshot("v@a").unwrap(), 0, &stamp((BLOCKS << 12) as usize, 3)).await;
         pool.export().await.unwrap();
     });
 }
