@@ -156,8 +156,10 @@ impl Pool {
     /// for all of it.
     async fn fit_cache_in_steps(&self, memory: &Memory) {
         const STEP_BYTES: u64 = 4 << 20;
-        let fitting = self.fitting_cache_bytes(memory);
+        let fits_memory = self.fitting_cache_bytes(memory);
         loop {
+            // A smaller size may have been set since the last step.
+            let fitting = fits_memory.min(self.cache.size_bytes.get());
             let used = self.cache.memory.borrow().used_bytes();
             let limit_bytes = used.saturating_sub(STEP_BYTES).max(fitting);
             self.cache.memory.borrow_mut().set_limit(limit_bytes);

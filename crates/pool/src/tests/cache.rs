@@ -1,14 +1,16 @@
 //! The read cache and the read-ahead, through volumes.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Device, IoBuf};
+use forebay_rt::sync::Notify;
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::{Rack, memory};
 use super::{expect, spec, stamp, volume};
-use crate::Pool;
+use crate::{Counting, Memory, Opener, Opening, Pool};
 
 const BLOCK: u64 = 4096;
 
@@ -189,4 +191,87 @@ fn what_cannot_be_read_ahead_is_an_error_of_the_reader_alone() {
         }
         pool.export().await.unwrap();
     });
+}
+
+/// A machine with a GiB of memory, of which so much is free.
+struct Tight {
+    inner: Rc<dyn Opener>,
+    free_bytes: Rc<Cell<u64>>,
+    /// Told each time that the memory is counted.
+    counted: Rc<Notify>,
+}
+
+impl Opener for Tight {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.inner.open(path)
+    }
+
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+
+    fn free_memory_bytes(&self) -> Option<u64> {
+        Some(self.free_bytes.get())
+    }
+
+    fn memory_bytes(&self) -> Option<u64> {
+        Some(1 << 30)
+    }
+
+    fn count_memory(&self) -> Counting<'_> {
+        self.counted.notify_all();
+        let memory =
+            Memory { free_bytes: self.free_memory_bytes(), all_bytes: self.memory_bytes() };
+        Box::pin(std::future::ready(memory))
+    }
+}
+
+// The cache gives memory back in steps, and must not go on to a size of before.
+#[test]
+fn cache_that_is_set_smaller_while_it_shrinks_stays_so() {
+    const MIB: u64 = 1 << 20;
+    for (value, limit_bytes) in [("off", 0), ("4M", 4 * MIB)] {
+        let mut met = 0;
+        for seed in 0..8 {
+            met += u64::from(Runtime::simulated(seed).block_on(async move {
+                let free_bytes = Rc::new(Cell::new(900 * MIB));
+                let inner = memory(&["a"], 128 * MIB);
+                let counted = Notify::new();
+                let machine =
+                    Tight { inner, free_bytes: free_bytes.clone(), counted: counted.clone() };
+                let machine = Rc::new(machine);
+                let mut spec = spec(Layout::Raid0, &["a"], &[]);
+                spec.properties.insert("cache_size".to_owned(), "256M".to_owned());
+                let pool = Pool::create(machine, "tank", &spec).await.unwrap();
+                pool.create_volume(&volume(48 * MIB)).await.unwrap();
+                let v = pool.open_volume("v").unwrap();
+                for at in 0..48 {
+                    v.write(at * MIB, stamp(1 << 20, at), false).await.unwrap();
+                }
+                pool.sync().await.unwrap();
+                for at in 0..48 {
+                    expect(&v, at * MIB, &stamp(1 << 20, at)).await;
+                }
+                let used = || pool.stats().cache.used_bytes;
+                let before = used();
+                assert!(before > 40 * MIB, "{before}");
+                // All but 16 MiB of the cache would fit.
+                free_bytes.set(112 * MIB);
+                let is_first = Cell::new(true);
+                counted.until(|| !is_first.replace(false)).await;
+                while used() == before {
+                    rt::yield_now().await;
+                }
+                let is_under_way = before - used() < 16 * MIB;
+                pool.set("cache_size", value).await.unwrap();
+                rt::sleep(Nanos::from_secs(5)).await;
+                let stats = pool.stats().cache;
+                assert!(stats.limit_bytes <= limit_bytes, "{value}: {}", stats.limit_bytes);
+                assert!(stats.used_bytes <= limit_bytes, "{value}: {}", stats.used_bytes);
+                expect(&v, 0, &stamp(1 << 20, 0)).await;
+                is_under_way
+            }));
+        }
+        assert!(met > 0, "it was never set between two steps");
+    }
 }
