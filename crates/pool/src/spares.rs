@@ -101,6 +101,12 @@ impl Pool {
         alone.filter(|m| m.replacement.is_none()).filter(failed).cloned().collect()
     }
 
+    /// Whether a member is still one of them: while this task waited for its turn, a command may
+    /// have replaced the member or brought it back.
+    fn is_to_be_replaced(&self, member: &MemberConfig) -> bool {
+        self.members_to_replace().iter().any(|other| other.device == member.device)
+    }
+
     /// With `autoreplace`: takes an empty device that is now at the path of a member. Returns
     /// whether it did.
     async fn replace_in_place(&self, member: &MemberConfig) -> bool {
@@ -108,11 +114,16 @@ impl Pool {
             return false;
         }
         // A device that is not empty may be the failed one, or hold what is another's.
-        let Ok(candidate) = open_candidate(&self.opener, &member.path, false).await else {
+        let is_empty =
+            async || open_candidate(&self.opener, &member.path, false).await.map(drop).is_ok();
+        if !is_empty().await {
             return false;
-        };
-        drop(candidate);
+        }
         let Some(turn) = self.turn_of_task().await else { return false };
+        // The turn may have come late: the replacement itself takes what is at its path.
+        if !self.is_to_be_replaced(member) || !is_empty().await {
+            return false;
+        }
         let outcome = self.replace_in(turn, &member.path, None, false).await;
         self.note_replacement(&member.path, member, outcome)
     }
@@ -120,6 +131,9 @@ impl Pool {
     /// Puts the smallest spare that is large enough in the place of `member`.
     async fn take_spare(&self, member: &MemberConfig) {
         let Some(turn) = self.turn_of_task().await else { return };
+        if !self.is_to_be_replaced(member) {
+            return;
+        }
         let Ok(needed) = self.needed_bytes(member) else { return };
         let fits = |(path, spare): &(&String, &Candidate)| {
             spare.size_bytes >= needed && !self.was_refused(path, member)
@@ -135,6 +149,10 @@ impl Pool {
         let outcome = self.replace_in(turn, &member.path, Some(&path), false).await;
         if !self.note_replacement(&path, member, outcome) {
             self.config.borrow_mut().spares.extend(spare);
+            // A root may have a configuration without it by now.
+            self.sync.config_dirty.set(true);
+            self.sync.root_wanted.set(true);
+            self.sync.wake.notify_all();
         }
     }
 

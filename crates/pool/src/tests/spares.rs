@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use forebay_device::Device;
+use forebay_device::{Device, IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
-use super::rack::Rack;
+use super::rack::{Rack, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, PoolSpec};
 use crate::status::{Health, PoolEvent, SpareState};
@@ -214,5 +214,135 @@ fn a_spare_that_cannot_be_written_stays_one() {
         let spares: Vec<String> = pool.status().spares.into_iter().map(|s| s.name).collect();
         assert_eq!(spares, ["s"]);
         assert_eq!(pool.summary().health, Health::Degraded);
+    });
+}
+
+/// Puts `b` out of use while a command has the turn, and waits until the task that replaces devices
+/// wants it.
+async fn waits_for_turn(rack: &Rc<Rack>, pool: &Rc<Pool>, v: &Device) {
+    rack.pull(&["b"]);
+    v.write(8 << 20, stamp(4096, 9), true).await.unwrap();
+    pool.sync().await.unwrap();
+    health_within(pool, Health::Degraded, 10).await;
+}
+
+// The operator was first, and the task would take a spare for a member that is being replaced.
+#[test]
+fn a_spare_is_not_taken_for_a_device_that_a_command_has_replaced_meanwhile() {
+    Runtime::simulated(7).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        let v = written(&pool).await;
+        let turn = pool.admin.lock().await;
+        waits_for_turn(&rack, &pool, &v).await;
+        let replacing = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.replace("b", Some("t"), false).await }
+        });
+        rt::sleep(Nanos::from_secs(10)).await;
+        drop(turn);
+        replacing.await.unwrap();
+        health_within(&pool, Health::Online, 60).await;
+        rt::sleep(Nanos::from_secs(30)).await;
+        let spares: Vec<String> = pool.status().spares.into_iter().map(|s| s.name).collect();
+        assert_eq!(spares, ["s"], "{:?}", pool.events());
+        let members: Vec<String> =
+            pool.status().groups[0].children.iter().map(|child| child.name.clone()).collect();
+        assert_eq!(members, ["a", "t", "c"]);
+        let is_tried = |event: &PoolEvent| {
+            matches!(event, PoolEvent::SpareTaken { .. } | PoolEvent::SpareNotTaken { .. })
+        };
+        assert!(!pool.events().iter().any(is_tried), "{:?}", pool.events());
+        holds_all(&v).await;
+    });
+}
+
+#[test]
+fn a_spare_is_not_taken_for_a_device_that_was_brought_back_meanwhile() {
+    Runtime::simulated(8).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        let v = written(&pool).await;
+        let turn = pool.admin.lock().await;
+        waits_for_turn(&rack, &pool, &v).await;
+        rt::sleep(Nanos::from_secs(10)).await;
+        rack.put_back(&["b"]);
+        let returning = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.online("b").await }
+        });
+        rt::sleep(Nanos::from_secs(1)).await;
+        drop(turn);
+        returning.await.unwrap();
+        health_within(&pool, Health::Online, 60).await;
+        rt::sleep(Nanos::from_secs(30)).await;
+        assert_eq!(pool.status().spares.len(), 1, "{:?}", pool.events());
+        holds_all(&v).await;
+    });
+}
+
+// What is at the path of a member is looked at before the turn comes, and may not be it any more.
+#[test]
+fn a_device_that_is_written_before_its_turn_comes_replaces_no_member() {
+    const PARTITIONS: u64 = 512;
+    Runtime::simulated(9).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        // Not locked: what is at the path now is another device.
+        let pool = Pool::create(rack.host(1), "tank", &with_spares(&[])).await.unwrap();
+        let v = written(&pool).await;
+        pool.set("autoreplace", "on").await.unwrap();
+        let turn = pool.admin.lock().await;
+        waits_for_turn(&rack, &pool, &v).await;
+        rack.put_back(&["b"]);
+        let disk = rack.device("b");
+        let empty = IoBuf::zeroed(64 << 20).freeze();
+        disk.write(0, empty, false).await.unwrap();
+        rt::sleep(Nanos::from_secs(10)).await;
+        let mut table = IoBuf::zeroed(4096);
+        table[..8].copy_from_slice(b"EFI PART");
+        let table = table.freeze();
+        disk.write(PARTITIONS, table.clone(), false).await.unwrap();
+        drop(turn);
+        rt::sleep(Nanos::from_secs(30)).await;
+        expect(&disk, PARTITIONS, &table).await;
+        assert_eq!(pool.summary().health, Health::Degraded);
+        // Empty again, it is taken.
+        disk.write(0, IoBuf::zeroed(1 << 20).freeze(), false).await.unwrap();
+        health_within(&pool, Health::Online, 60).await;
+        holds_all(&v).await;
+    });
+}
+
+// A root without the spare comes while the spare is being made a member.
+#[test]
+fn a_spare_that_could_not_be_taken_is_one_after_a_crash() {
+    let rack = Rack::new(DEVICES, 64 << 20);
+    let slow = paced(rack.locked(), |device, operation, _| {
+        (device == "s" && operation == Operation::Write).then_some(Nanos::from_secs(3))
+    });
+    let here = rack.clone();
+    Runtime::simulated(10).block_on(async move {
+        let pool = Pool::create(slow, "tank", &with_spares(&["s"])).await.unwrap();
+        let v = written(&pool).await;
+        here.switches.unwritable.borrow_mut().insert("s".into());
+        here.pull(&["b"]);
+        v.write(8 << 20, stamp(4096, 9), true).await.unwrap();
+        pool.sync().await.unwrap();
+        while !pool.config.borrow().spares.is_empty() {
+            rt::sleep(Nanos::from_millis(10)).await;
+        }
+        pool.log_history("a command");
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(60)).await;
+        let failed = |event: &PoolEvent| matches!(event, PoolEvent::SpareNotTaken { .. });
+        assert_eq!(pool.events().iter().filter(|event| failed(event)).count(), 1);
+        assert_eq!(pool.status().spares.len(), 1);
+    });
+    Runtime::simulated(11).block_on(async move {
+        let options = ImportOptions::default();
+        let paths = names(&["a", "c", "l"]);
+        let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+        assert_eq!(pool.status().spares.len(), 1);
+        pool.export().await.unwrap();
     });
 }
