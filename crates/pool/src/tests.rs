@@ -10,6 +10,7 @@ mod backrefs;
 mod beside_roots;
 mod cache;
 mod cache_devices;
+mod cancels;
 mod checkpoints;
 mod closing;
 mod commit_order;

@@ -73,6 +73,8 @@ pub struct Receiver {
     options: ReceiveOptions,
     decoder: StreamDecoder,
     begun: Option<Begun>,
+    /// The first record is being worked on, or was when it was given up.
+    is_beginning: bool,
 }
 
 /// A reception after its first record.
@@ -120,7 +122,8 @@ impl Pool {
     #[must_use]
     pub fn receive(self: &Rc<Self>, volume: &str, options: ReceiveOptions) -> Receiver {
         let (pool, volume) = (self.clone(), volume.to_owned());
-        Receiver { pool, volume, options, decoder: StreamDecoder::new(), begun: None }
+        let decoder = StreamDecoder::new();
+        Receiver { pool, volume, options, decoder, begun: None, is_beginning: false }
     }
 
     /// Makes the volume ready for what a stream holds.
@@ -231,8 +234,9 @@ impl Pool {
         }
         // No write that is on its way gets into what is received. What was answered is committed.
         before.gone.set(true);
-        self.commit_all().await?;
         let volume = self.anew(&before)?;
+        let hidden = Hidden::new(&volume);
+        self.commit_all().await?;
         let differs = self.differs_from(&volume, &base).await;
         if differs && !options.roll_back {
             return Err(modified());
@@ -244,7 +248,6 @@ impl Pool {
             self.keep_receiving(&volume, None);
             return Err(VolumeError::from(error).into());
         }
-        volume.arrival.set(Arrival::Underway);
         let made_ready = async {
             if differs {
                 self.go_back(&volume, &base, Vec::new()).await?;
@@ -259,6 +262,7 @@ impl Pool {
             let _ = self.undo_receive(&volume, receiving).await;
             return Err(error.into());
         }
+        hidden.keep();
         Ok(volume)
     }
 
@@ -340,6 +344,36 @@ impl Pool {
     }
 }
 
+/// A volume that is being made ready for a stream. If that is given up halfway, clients see the
+/// volume again, or it counts as interrupted.
+struct Hidden<'a> {
+    volume: &'a VolumeState,
+    is_kept: bool,
+}
+
+impl<'a> Hidden<'a> {
+    fn new(volume: &'a VolumeState) -> Self {
+        volume.arrival.set(Arrival::Underway);
+        Self { volume, is_kept: false }
+    }
+
+    /// The volume is ready.
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Hidden<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept && self.volume.arrival.get() == Arrival::Underway {
+            self.volume.arrival.set(match self.volume.receiving() {
+                Some(_) => Arrival::Interrupted,
+                None => Arrival::Whole,
+            });
+        }
+    }
+}
+
 impl Begun {
     fn new(volume: Rc<VolumeState>, receiving: Receiving, is_incremental: bool) -> Self {
         let absorbed_bytes = receiving.done_bytes;
@@ -376,8 +410,11 @@ impl Receiver {
         while let Some(step) = self.decoder.next_record()?.map(Step::from) {
             match step {
                 Step::Begin(header) => {
+                    self.is_beginning = true;
                     let begun = self.pool.begin_receive(&self.volume, &header, self.options);
-                    self.begun = Some(begun.await?);
+                    let begun = begun.await;
+                    self.is_beginning = false;
+                    self.begun = Some(begun?);
                 }
                 Step::Data(offset_bytes, data) => self.write(offset_bytes, &data).await?,
                 Step::Units(offset_bytes, units) => {
@@ -455,9 +492,18 @@ impl Receiver {
     /// Ends a stream that failed or was interrupted: what it has brought is undone, or kept for a
     /// later stream to go on with.
     pub async fn give_up(mut self) -> LeftBy {
-        let Some(mut begun) = self.begun.take() else { return LeftBy::Nothing };
         let pool = self.pool.clone();
+        if self.begun.is_none() {
+            let volume = pool.volume_named(&self.volume);
+            let is_left = |volume: Rc<VolumeState>| volume.arrival.get() == Arrival::Interrupted;
+            return match self.is_beginning && volume.is_ok_and(is_left) {
+                true => LeftBy::Part,
+                false => LeftBy::Nothing,
+            };
+        }
         let _turn = pool.admin.lock().await;
+        // Until here the stream counts as interrupted when this is canceled.
+        let Some(mut begun) = self.begun.take() else { return LeftBy::Nothing };
         begun.volume.arrival.set(Arrival::Interrupted);
         let is_kept = begun.receiving.is_resumable && begun.absorbed_bytes > 0;
         let outcome = match is_kept {
