@@ -7,15 +7,18 @@ macro_rules! assert_kind {
 }
 
 mod backrefs;
+mod beside_commands;
 mod beside_roots;
 mod cache;
 mod cache_devices;
+mod cache_misses;
 mod cancels;
 mod checkpoints;
 mod closing;
 mod commit_order;
 mod compression;
 mod copies;
+mod crash_points;
 mod dedup;
 mod devices;
 mod divergence;

@@ -1,7 +1,7 @@
 use std::rc::Rc;
 
-use forebay_device::IoBuf;
-use forebay_format::label::{Heartbeat, LABEL_BYTES};
+use forebay_device::{IoBuf, Operation};
+use forebay_format::label::{Heartbeat, LABEL_BYTES, SUPERBLOCK_SLOTS};
 use forebay_multihost::write_heartbeat;
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
@@ -12,7 +12,7 @@ use crate::SuspendReason;
 use crate::labels::{read_label, write_config};
 use crate::spec::ImportOptions;
 use crate::status::{Health, PoolCondition};
-use crate::tests::rack::{Rack, scripted};
+use crate::tests::rack::{Rack, paced, scripted};
 use crate::tests::{expect, names, spec, stamp, volume};
 
 const SIZE: u64 = 64 << 20;
@@ -119,6 +119,34 @@ fn whole_labels_cause_no_root() {
         let before = pool.sync.commit.get();
         rt::sleep(Nanos::from_secs(60)).await;
         assert_eq!(pool.sync.commit.get(), before);
+        assert_eq!(pool.events(), []);
+        pool.export().await.unwrap();
+    });
+}
+
+// The slots of configurations and roots are used again before they are read.
+#[test]
+fn labels_that_are_written_while_they_are_read_are_whole() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let machine = paced(rack.host(1), |_, operation, at| {
+            let is_label = !(LABEL_BYTES..SIZE - LABEL_BYTES).contains(&at);
+            (operation == Operation::Read && is_label).then_some(Nanos::from_millis(50))
+        });
+        let options = spec(Layout::Raidz1, &ALL[..4], &["l"]);
+        let pool = Pool::create(machine, "tank", &options).await.unwrap();
+        pool.sync().await.unwrap();
+        let checking = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.check_labels().await }
+        });
+        rt::sleep(Nanos::from_millis(10)).await;
+        for _ in 0..SUPERBLOCK_SLOTS {
+            pool.log_history("a command");
+            pool.sync().await.unwrap();
+        }
+        assert!(!checking.is_finished());
+        assert_eq!(checking.await, LabelFaults::default(), "{:?}", pool.events());
         assert_eq!(pool.events(), []);
         pool.export().await.unwrap();
     });

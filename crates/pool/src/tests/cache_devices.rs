@@ -16,21 +16,21 @@ use crate::spec::{ImportOptions, PoolSpec};
 use crate::status::{CacheDeviceStats, Health};
 use crate::{Opener, Opening, Pool};
 
-const BLOCK: u64 = 4096;
+pub(super) const BLOCK: u64 = 4096;
 /// Four times what the cache in memory has room for.
-const BLOCKS: u64 = 1024;
+pub(super) const BLOCKS: u64 = 1024;
 /// Blocks of a region on a small device, without the footer.
 const REGION: u64 = 15;
-const DEVICES: &[&str] = &["a", "b", "c", "l", "k"];
+pub(super) const DEVICES: &[&str] = &["a", "b", "c", "l", "k"];
 
-fn with_cache() -> PoolSpec {
+pub(super) fn with_cache() -> PoolSpec {
     let mut spec = spec(Layout::Raidz1, &["a", "b", "c"], &["l"]);
     spec.caches = names(&["k"]);
     spec.properties.insert("cache_size".to_owned(), "1M".to_owned());
     spec
 }
 
-async fn filled(host: Rc<dyn Opener>, spec: &PoolSpec) -> (Rc<Pool>, Device) {
+pub(super) async fn filled(host: Rc<dyn Opener>, spec: &PoolSpec) -> (Rc<Pool>, Device) {
     let pool = Pool::create(host, "tank", spec).await.unwrap();
     pool.create_volume(&volume(16 << 20)).await.unwrap();
     let v = pool.open_volume("v").unwrap();
@@ -58,13 +58,13 @@ async fn read_all(v: &Device) {
 }
 
 /// Reads until the cache device has nearly everything.
-async fn warm(v: &Device) {
+pub(super) async fn warm(v: &Device) {
     for _ in 0..3 {
         read_all(v).await;
     }
 }
 
-fn stats(pool: &Pool) -> CacheDeviceStats {
+pub(super) fn stats(pool: &Pool) -> CacheDeviceStats {
     pool.stats().cache_devices.remove(0)
 }
 

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
-use super::names;
 use super::rack::Rack;
 use super::transfers::{
     KEPT, PLAIN, content, make, receive, resumed, snapshot_content, target, two_streams,
 };
-use crate::spec::ImportOptions;
+use super::{names, volume};
+use crate::spec::{ImportOptions, VolumeSpec};
 use crate::{LeftBy, Pool};
 
 /// A stream in chunks, what it makes, and by token the streams that go on after some chunks.
@@ -60,6 +60,79 @@ fn a_stream_is_not_said_to_be_further_than_the_root_that_says_so() {
         let back = Pool::import(rack.host(1), &paths, "back", &options).await.unwrap();
         let token = back.get_volume("w").unwrap().resume_token.expect("a part was kept");
         receive(&back, &rests[&token], PLAIN).await.unwrap();
+        assert!(content(&back.open_volume("w").unwrap()).await == truth);
+        back.export().await.unwrap();
+    });
+}
+
+// What could not be taken must come again, although its record was begun.
+#[test]
+fn a_stream_that_finds_no_room_goes_on_where_it_found_none() {
+    Runtime::simulated(9).block_on(async {
+        let (tank, full, _) = two_streams().await;
+        let truth = snapshot_content(&tank, "v@a").await;
+        let mut tokens = 0;
+        for room in [40, 64, 70] {
+            let back = target().await;
+            let size_bytes = (back.free_blocks() - room) << 12;
+            let filler = VolumeSpec { name: "f".into(), ..volume(size_bytes) };
+            back.create_volume(&filler).await.unwrap();
+            let (_, left) = receive(&back, &full, KEPT).await.unwrap_err();
+            back.destroy_volume("f", false).await.unwrap();
+            match left {
+                LeftBy::Token(token) => {
+                    tokens += 1;
+                    let rest = resumed(&tank, token).await;
+                    receive(&back, &rest, PLAIN).await.unwrap();
+                }
+                LeftBy::Nothing => {
+                    receive(&back, &full, PLAIN).await.unwrap();
+                }
+                LeftBy::Part => panic!("it is either"),
+            }
+            assert!(content(&back.open_volume("w").unwrap()).await == truth, "{room} blocks");
+            back.export().await.unwrap();
+        }
+        assert!(tokens > 0, "nothing was kept");
+        tank.export().await.unwrap();
+    });
+}
+
+// The task that undoes what a crash has left of the stream wants a turn at the same time.
+#[test]
+fn a_stream_that_goes_on_before_it_is_undone_comes_through() {
+    let (full, truth, _) = stream();
+    let rack = Rack::new(&["a", "l"], 64 << 20);
+    let (before, part) = (rack.clone(), full[..3].to_vec());
+    let first = Runtime::simulated(10);
+    first.block_on(async move {
+        let back = make(before.host(1), "back").await;
+        let mut receiver = back.receive("w", PLAIN);
+        for chunk in &part {
+            receiver.feed(chunk).await.unwrap();
+        }
+        back.sync().await.unwrap();
+    });
+    drop(first);
+    Runtime::simulated(11).block_on(async move {
+        let options = ImportOptions::default();
+        let paths = names(&["a", "l"]);
+        let back = Pool::import(rack.host(1), &paths, "back", &options).await.unwrap();
+        let turn = back.admin.try_lock().expect("no task has had one");
+        let receiving = rt::spawn({
+            let back = back.clone();
+            async move {
+                let mut receiver = back.receive("w", PLAIN);
+                for chunk in &full {
+                    receiver.feed(chunk).await?;
+                    rt::sleep(Nanos::from_millis(200)).await;
+                }
+                receiver.finish().await
+            }
+        });
+        rt::sleep(Nanos::from_secs(1)).await;
+        drop(turn);
+        receiving.await.unwrap();
         assert!(content(&back.open_volume("w").unwrap()).await == truth);
         back.export().await.unwrap();
     });
