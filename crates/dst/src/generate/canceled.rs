@@ -95,8 +95,10 @@ fn give_up_flushes(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64, rng: &mu
 fn lengthen(acts: &mut [Act], volumes: &[u64], rng: &mut Rng) {
     for act in acts {
         if let Act::Write { volume, fua, .. } = *act {
+            // Not of volumes that the scenario itself creates.
+            let Some(sectors) = volumes.get(volume as usize) else { continue };
             let count = LONG_SECTORS - rng.below(16);
-            let first = volumes[volume as usize].saturating_sub(count) / 2;
+            let first = sectors.saturating_sub(count) / 2;
             if rng.chance(700) {
                 *act = Act::Write { volume, first, count, fua, fill: Fill::Noise };
             }
