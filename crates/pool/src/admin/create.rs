@@ -369,6 +369,21 @@ impl Pool {
         // devices are unchanged.
         let all: Vec<Device> = devices.values().map(OpenDevice::device).collect();
         take_devices(&opener, &all, &log_places(&config, &devices), spec.force).await?;
+        let made = Self::on_taken(opener.clone(), nonce, config, devices, caches).await;
+        if made.is_err() {
+            release_all(&opener, &all).await;
+        }
+        made
+    }
+
+    /// Writes a new pool to devices that were taken for it, and starts it.
+    async fn on_taken(
+        opener: Rc<FencedOpener>,
+        nonce: u64,
+        mut config: PoolConfig,
+        devices: BTreeMap<DeviceId, OpenDevice>,
+        caches: Vec<OpenDevice>,
+    ) -> Result<Rc<Self>, AdminError> {
         if !config.logs.is_empty() {
             for member in config.data_members() {
                 clear(&devices[&DeviceId(member.device)].device()).await?;

@@ -314,14 +314,16 @@ fn device_that_a_command_could_not_take_is_not_reserved() {
     let opener = scripted(cabinet.host(1), Rc::new(Unwritable("s")));
     let disks = ["b", "s"].map(|name| cabinet.disks[name].initiator(99));
     Runtime::simulated(1).block_on(async move {
-        let options = spec(Layout::Raid0, &["a"], &["l"]);
-        let pool = Pool::create(opener, "tank", &options).await.unwrap();
         let free = async |what: &str, outcome: Result<(), AdminError>| {
             outcome.expect_err(what);
             for disk in &disks {
                 assert_eq!(disk.reservations().await.unwrap().holder, None, "{what}");
             }
         };
+        let of_both = spec(Layout::Mirror, &["b", "s"], &["l"]);
+        free("create", Pool::create(opener.clone(), "tank", &of_both).await.map(drop)).await;
+        let options = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
         free("attach", pool.attach("a", "s", false).await).await;
         free("replace", pool.replace("a", Some("s"), false).await).await;
         let group = |name: &str| GroupSpec { layout: Layout::Raid0, devices: names(&[name]) };
