@@ -146,6 +146,42 @@ fn memory_device_keeps_contract() {
 }
 
 #[test]
+fn memory_device_gives_back_what_a_plain_array_would() {
+    let size = 1_u64 << 18;
+    Runtime::simulated(1).block_on(async move {
+        let device = MemoryDevice::new("mem", size);
+        let mut model = vec![0_u8; size as usize];
+        let mut state = 7_u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for step in 0..2000_u32 {
+            let offset = draw(size / 512) * 512;
+            let len = draw((size - offset).min(150_000) / 512 + 1) * 512;
+            let range = offset as usize..(offset + len) as usize;
+            match draw(8) {
+                0..=1 => {
+                    let data = pattern(len as usize, step as u8);
+                    model[range].copy_from_slice(&data);
+                    device.write(offset, data, false).await.unwrap();
+                }
+                2 => {
+                    model[range].fill(0);
+                    device.discard(offset, len, false).await.unwrap();
+                }
+                _ => {
+                    let mut buf = IoBuf::recycled(len as usize);
+                    buf.fill(0xFF);
+                    let back = device.read(offset, buf).await.unwrap();
+                    assert!(back[..] == model[range], "step {step}: {len} bytes at {offset}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn folder_or_missing_path_is_refused() {
     Runtime::real().unwrap().block_on(async {
         let open = |path| FileDevice::open(std::path::Path::new(path), OpenOptions::default());
