@@ -265,6 +265,8 @@ pub struct Volume {
     at: RefCell<Attached>,
     id: VolumeId,
     name: String,
+    /// Operations that a suspended pool fails wait for the pool that follows.
+    goes_on: bool,
 }
 
 /// A volume in the pool that has it now.
@@ -277,7 +279,12 @@ struct Attached {
 impl Volume {
     pub(crate) fn new(pool: Rc<Pool>, state: Rc<VolumeState>) -> Self {
         let name = format!("{}/{}", pool.name(), state.name.borrow());
-        Self { id: state.id, at: RefCell::new(Attached { pool, state }), name }
+        Self { id: state.id, at: RefCell::new(Attached { pool, state }), name, goes_on: true }
+    }
+
+    /// A volume that ends with its pool: operations that a suspended pool fails have failed.
+    pub(crate) fn of_this_pool_only(pool: Rc<Pool>, state: Rc<VolumeState>) -> Self {
+        Self { goes_on: false, ..Self::new(pool, state) }
     }
 
     fn attached(&self) -> Attached {
@@ -321,7 +328,7 @@ impl Volume {
                 },
             };
             let Err(error) = outcome else { return outcome };
-            if !pool.is_stopped() {
+            if !pool.is_stopped() || !self.goes_on {
                 return Err(error);
             }
             let Some(next) = pool.successor().await else { return Err(error) };

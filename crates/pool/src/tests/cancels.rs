@@ -4,13 +4,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::Operation;
+use forebay_device::{IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::{Rack, memory, paced};
 use super::transfers::{
-    PLAIN, content, make, receive, same, snapshot_content, target, two_streams,
+    PLAIN, content, make, receive, same, snapshot_content, target, two_streams, whole,
 };
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
@@ -122,4 +122,40 @@ fn stream_that_is_given_up_while_it_begins_gives_its_volume_back() {
         parts += u64::from(left == LeftBy::Part);
     }
     assert!(parts > 5, "{parts} were given up halfway");
+}
+
+// The operator exports a suspended pool with -f, which first ends what is sent.
+#[test]
+fn a_stream_that_is_sent_ends_with_a_pool_that_can_read_no_more() {
+    for ends_at_once in [true, false] {
+        Runtime::simulated(5).block_on(async move {
+            let rack = Rack::new(&["a", "l"], 64 << 20);
+            let pool = make(rack.host(1), "tank").await;
+            pool.create_volume(&volume(4 * MIB)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            v.write(0, stamp(4 << 20, 1), false).await.unwrap();
+            pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+            let mut sender = pool.send(&whole("v@a")).unwrap();
+            sender.next().await.unwrap();
+            rack.switches.unreadable.borrow_mut().insert("a".to_owned());
+            rack.switches.works_for.set(Some(0));
+            let _ = pool.sync().await;
+            assert!(pool.is_resumable(), "it is suspended");
+            // Reads of clients wait until the pool goes on, or is given up.
+            let read = rt::spawn(async move { v.read(0, IoBuf::zeroed(4096)).await });
+            let sending = rt::spawn(async move {
+                if !ends_at_once {
+                    sender.next().await.unwrap_err();
+                }
+                let next = Box::pin(sender.next());
+                let _ = rt::timeout(Nanos(1), next).await;
+                sender.end().await;
+            });
+            rt::sleep(Nanos::from_secs(60)).await;
+            assert!(sending.is_finished(), "it waits for the pool");
+            assert!(!read.is_finished());
+            pool.end().await.unwrap_err();
+            read.await.unwrap_err();
+        });
+    }
 }

@@ -161,7 +161,8 @@ impl Pool {
             name: format!("{}@{}", header.source, header.snapshot),
             header,
             versions,
-            device: Rc::new(Volume::new(self.clone(), state)),
+            // The stream ends with this pool, and the pool cannot be exported while it waits.
+            device: Rc::new(Volume::of_this_pool_only(self.clone(), state)),
             plan,
             encoder: Some(encoder),
             first: Some(first),
