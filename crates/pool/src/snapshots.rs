@@ -109,7 +109,7 @@ impl Snapshots {
         }
         self.changed.borrow_mut().insert(id);
         if let Some(state) = self.opened.borrow_mut().remove(&id) {
-            state.gone.set(true);
+            state.end();
         }
     }
 
@@ -137,8 +137,13 @@ impl Snapshots {
     /// Clients of a snapshot lose it.
     pub fn close(&self, id: VolumeId) {
         if let Some(state) = self.opened.borrow_mut().remove(&id) {
-            state.gone.set(true);
+            state.end();
         }
+    }
+
+    /// The snapshots that clients have opened.
+    pub fn opened(&self) -> Vec<Rc<VolumeState>> {
+        self.opened.borrow().values().cloned().collect()
     }
 
     /// Whether clients have a snapshot open, or it is being sent.

@@ -59,6 +59,7 @@ mod takeovers;
 mod transfers;
 mod turns;
 mod volume_rollbacks;
+mod waiting_requests;
 mod witnesses;
 
 use std::collections::BTreeMap;

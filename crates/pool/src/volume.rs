@@ -215,6 +215,19 @@ impl VolumeState {
         }
     }
 
+    /// The volume is no more. Requests that wait for its limits find that out at once: they would
+    /// hold the pool and its devices for as long as they wait.
+    pub fn end(&self) {
+        self.gone.set(true);
+        self.lift_limits();
+    }
+
+    /// Lets requests that wait for their turn go on.
+    pub fn lift_limits(&self) {
+        self.iops_limit.set(None);
+        self.bandwidth_limit.set(None);
+    }
+
     /// Waits until the limits let a request begin.
     async fn wait_for_turn(&self, op: Operation, bytes: u64) {
         self.iops_limit.take(1).await;

@@ -67,6 +67,9 @@ impl Pool {
         if self.lifecycle.closing.replace(true) {
             return Err(CloseError::Closing { pool: self.name() });
         }
+        // What waits for its turn would keep the devices open.
+        self.volumes.borrow().values().for_each(|volume| volume.lift_limits());
+        self.snapshots.opened().iter().for_each(|snapshot| snapshot.lift_limits());
         let destroy = end == End::Destroy;
         self.cache_devices.are_abandoned.set(destroy);
         self.sync.wake.notify_all();

@@ -243,7 +243,7 @@ impl Pool {
 
     /// Destroys a volume and its snapshots.
     pub(crate) async fn drop_volume(&self, volume: &VolumeState) -> Result<(), VolumeError> {
-        volume.gone.set(true);
+        volume.end();
         let snapshots = self.snapshots.of(volume.id);
         snapshots.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
         // Answered writes are committed first: the log must not name a volume that the

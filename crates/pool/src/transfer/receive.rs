@@ -233,7 +233,7 @@ impl Pool {
             return Err(modified());
         }
         // No write that is on its way gets into what is received. What was answered is committed.
-        before.gone.set(true);
+        before.end();
         let volume = self.anew(&before)?;
         let hidden = Hidden::new(&volume);
         self.commit_all().await?;
