@@ -6,8 +6,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
+use std::task::Poll;
 
 use forebay_device::{
     Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
@@ -38,9 +39,16 @@ impl Lease {
         self.geometry.get()
     }
 
-    fn device(&self, operation: Operation, at: u64, len: u64) -> Result<Device, DeviceError> {
-        let gone = || DeviceError::new(&self.name, operation, at, len, ErrorKind::Gone);
-        self.device.borrow().clone().ok_or_else(gone)
+    fn device(&self, what: (Operation, u64, u64)) -> Result<Device, DeviceError> {
+        self.device.borrow().clone().ok_or_else(|| self.gone(what))
+    }
+
+    fn is_revoked(&self) -> bool {
+        self.device.borrow().is_none()
+    }
+
+    fn gone(&self, (operation, at, len): (Operation, u64, u64)) -> DeviceError {
+        DeviceError::new(&self.name, operation, at, len, ErrorKind::Gone)
     }
 }
 
@@ -58,16 +66,23 @@ impl Holder {
         self.lease.revocation.clone()
     }
 
-    /// Waits for `work`, and counts it if it succeeds.
+    /// Waits for `work`, and counts it if it succeeds. It is given up after a revocation: a write
+    /// that waits for its turn would come into a volume that has gone back to a snapshot meanwhile.
     async fn counted<T>(
         &self,
         request: Request,
-        bytes: u64,
+        what: (Operation, u64, u64),
         work: impl Future<Output = Result<T, DeviceError>>,
     ) -> Result<T, DeviceError> {
         let begun = rt::now();
-        let done = work.await?;
-        self.classes.note(self.class, request, bytes, rt::now().since(begun));
+        let mut work = std::pin::pin!(work);
+        let lease = &self.lease;
+        let done = poll_fn(|cx| match lease.is_revoked() {
+            true => Poll::Ready(Err(lease.gone(what))),
+            false => work.as_mut().poll(cx),
+        })
+        .await?;
+        self.classes.note(self.class, request, what.2, rt::now().since(begun));
         Ok(done)
     }
 }
@@ -83,32 +98,34 @@ impl BlockDevice for Holder {
 
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
-            let len = buf.len() as u64;
-            let device = self.lease.device(Operation::Read, offset_bytes, len)?;
-            self.counted(Request::Read, len, device.read(offset_bytes, buf)).await
+            let what = (Operation::Read, offset_bytes, buf.len() as u64);
+            let device = self.lease.device(what)?;
+            self.counted(Request::Read, what, device.read(offset_bytes, buf)).await
         })
     }
 
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let len = data.len() as u64;
-            let device = self.lease.device(Operation::Write, offset_bytes, len)?;
-            self.counted(Request::write(fua), len, device.write(offset_bytes, data, fua)).await
+            let what = (Operation::Write, offset_bytes, data.len() as u64);
+            let device = self.lease.device(what)?;
+            self.counted(Request::write(fua), what, device.write(offset_bytes, data, fua)).await
         })
     }
 
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let device = self.lease.device(Operation::Flush, 0, 0)?;
-            self.counted(Request::Flush, 0, device.flush()).await
+            let what = (Operation::Flush, 0, 0);
+            let device = self.lease.device(what)?;
+            self.counted(Request::Flush, what, device.flush()).await
         })
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let device = self.lease.device(Operation::Discard, offset_bytes, len_bytes)?;
+            let what = (Operation::Discard, offset_bytes, len_bytes);
+            let device = self.lease.device(what)?;
             let work = device.discard(offset_bytes, len_bytes, fua);
-            self.counted(Request::Trim, len_bytes, work).await
+            self.counted(Request::Trim, what, work).await
         })
     }
 
@@ -119,15 +136,16 @@ impl BlockDevice for Holder {
         options: ZeroOptions,
     ) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let device = self.lease.device(Operation::WriteZeroes, offset_bytes, len_bytes)?;
+            let what = (Operation::WriteZeroes, offset_bytes, len_bytes);
+            let device = self.lease.device(what)?;
             let work = device.write_zeroes(offset_bytes, len_bytes, options);
-            self.counted(Request::Trim, len_bytes, work).await
+            self.counted(Request::Trim, what, work).await
         })
     }
 
     fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         Box::pin(async move {
-            let device = self.lease.device(Operation::Allocation, offset_bytes, len_bytes)?;
+            let device = self.lease.device((Operation::Allocation, offset_bytes, len_bytes))?;
             device.allocation(offset_bytes, len_bytes).await
         })
     }

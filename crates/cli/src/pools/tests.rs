@@ -146,6 +146,43 @@ fn client_that_returns_during_destroy_does_not_hold_new_volume() {
 }
 
 #[test]
+fn writes_of_a_client_that_was_cut_off_do_not_come_after_a_rollback() {
+    let folder = Folder::new("cut-off");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(6).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        ask(&set, create_volume()).await.unwrap();
+        let (volume, property, value) = ("v".into(), "iops_limit".into(), "1".into());
+        ask(&set, Action::VolumeSet { volume, property, value }).await.unwrap();
+        let snapshots = vec!["v@s".to_owned()];
+        ask(&set, Action::SnapshotTake { snapshots }).await.unwrap();
+        let handle = Rc::new(set.open("tank/v", &peer()).ok().unwrap());
+        let writes: Vec<_> = (0..20)
+            .map(|at| {
+                let (handle, mut data) = (handle.clone(), IoBuf::zeroed(4096));
+                data.fill(1);
+                rt::spawn(async move { handle.device.write(at * 4096, data.freeze(), false).await })
+            })
+            .collect();
+        rt::sleep(forebay_units::Nanos::from_secs(3)).await;
+        let snapshot = "v@s".to_owned();
+        let back = Action::VolumeRollback { snapshot, recursive: false, force: true };
+        ask(&set, back).await.unwrap();
+        rt::sleep(forebay_units::Nanos::from_secs(60)).await;
+        let mut answered = 0;
+        for write in writes {
+            answered += usize::from(write.await.is_ok());
+        }
+        assert!((1..10).contains(&answered), "{answered}");
+        let again = set.open("tank/v", &peer()).ok().unwrap();
+        let held = again.device.read(0, IoBuf::zeroed(20 * 4096)).await.unwrap();
+        assert!(held.iter().all(|byte| *byte == 0), "a write came late");
+        set.close().await.unwrap();
+    });
+}
+
+#[test]
 fn pool_that_cannot_be_remembered_is_closed() {
     let folder = Folder::new("create");
     let state = StateDir::open_at(folder.0.clone()).unwrap();
