@@ -12,6 +12,7 @@ use forebay_device::{
     BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, FenceLoss, IoBytes, Layer,
     Operation, ZeroOptions,
 };
+use forebay_format::label::HEARTBEAT_OFFSET_BYTES;
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
@@ -24,7 +25,7 @@ pub struct Fence {
     confirmed_at: Cell<Option<Nanos>>,
     is_lost: Cell<bool>,
     has_ended: Cell<bool>,
-    /// Writes that were given to a device and have not completed.
+    /// Writes that were given to a device and have not completed, but for heartbeats.
     writes_in_flight: Cell<usize>,
     /// Names of devices that are the owner's: if one of them refuses a write because another
     /// machine has reserved it, the pool has another owner.
@@ -116,7 +117,10 @@ impl Fence {
         self.changed.notify_all();
     }
 
-    /// Waits until every write that a device was given has completed.
+    /// Waits until every write that a device was given has completed, but for heartbeats
+    /// ([`Monitor::drain`]).
+    ///
+    /// [`Monitor::drain`]: crate::Monitor::drain
     pub async fn drain(&self) {
         self.changed.until(|| self.writes_in_flight.get() == 0).await;
     }
@@ -179,7 +183,11 @@ impl FencedDevice {
                 DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind)
             };
             self.fence.until_valid().await.map_err(refused)?;
-            let _in_flight = WriteInFlight::new(&self.fence);
+            // The monitor waits for heartbeats by itself. If they counted, heartbeats that take
+            // longer than their interval would follow each other without end.
+            let is_heartbeat =
+                operation == Operation::Write && offset_bytes == HEARTBEAT_OFFSET_BYTES;
+            let _in_flight = (!is_heartbeat).then(|| WriteInFlight::new(&self.fence));
             self.heeded(call()).await?;
             // The kernel may have held the write while this process was paused, and executed it
             // after a new owner had read the log.

@@ -32,6 +32,7 @@ mod full_transfers;
 mod holes;
 mod imports;
 mod journal_damage;
+mod late_commands;
 mod leftovers;
 mod log_restarts;
 mod log_sides;
