@@ -195,6 +195,38 @@ fn after_a_gap_one_device_confirms_only_after_the_delay() {
     });
 }
 
+/// A script in which every read takes two seconds.
+struct SlowReads;
+
+impl Script for SlowReads {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            if command.operation == Operation::Read {
+                rt::sleep(Nanos::from_secs(2)).await;
+            }
+            Decision::Run
+        })
+    }
+}
+
+// The gap lasts longer than a heartbeat counts. As long as checks follow each other, it stays the
+// same gap.
+#[test]
+fn after_a_gap_the_only_device_confirms_although_it_is_slow() {
+    Runtime::simulated(1).block_on(async {
+        let (devices, _) = devices().await;
+        let slow: [Device; 1] = [Probe::new(devices[1].clone(), Rc::new(SlowReads))];
+        let monitor = armed();
+        rt::suspend(Nanos::from_secs(60));
+        let begun = rt::now();
+        while let Verdict::Unproven = monitor.check(&slow, PollMode::FirstHeartbeat, OWNER).await {
+            assert!(rt::now().since(begun) < Nanos::from_secs(60), "its writes wait for ever");
+            rt::sleep(RETRY_INTERVAL).await;
+        }
+        assert!(monitor.fence().is_valid());
+    });
+}
+
 #[test]
 fn after_a_gap_two_devices_confirm_at_once() {
     Runtime::simulated(1).block_on(async {
