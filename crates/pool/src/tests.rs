@@ -48,6 +48,7 @@ mod received_parts;
 mod repacking;
 mod reservations;
 mod resilvers;
+mod resumed_owners;
 mod resumes;
 mod rollbacks;
 mod scattered;

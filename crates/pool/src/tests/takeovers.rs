@@ -281,6 +281,73 @@ fn owner_paused_at_any_command_acknowledges_nothing_that_the_next_owner_lacks() 
     assert!(begun > 10, "{begun}");
 }
 
+/// Freezes a machine, whose clocks stand still then, at one of the reads of its import that follow
+/// its claim.
+#[derive(Default)]
+struct FreezesReading {
+    has_claimed: Cell<bool>,
+    reads: Cell<u64>,
+    at: u64,
+    /// Changes other than heartbeats.
+    changes: Cell<u64>,
+}
+
+impl Script for FreezesReading {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_heartbeat = command.offset_bytes == HEARTBEAT_OFFSET_BYTES;
+        let is_change = command.changes_data();
+        self.has_claimed.set(self.has_claimed.get() || is_change && is_heartbeat);
+        self.changes.set(self.changes.get() + u64::from(is_change && !is_heartbeat));
+        Box::pin(async move {
+            if command.operation == Operation::Read {
+                rt::sleep(Nanos::from_millis(1)).await;
+            }
+            Decision::Run
+        })
+    }
+
+    fn after<'a>(&'a self, command: Command<'a>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let is_heartbeat = command.offset_bytes == HEARTBEAT_OFFSET_BYTES;
+            if command.operation == Operation::Read && self.has_claimed.get() && !is_heartbeat {
+                self.reads.set(self.reads.get() + 1);
+                if self.reads.get() == self.at && self.changes.get() == 0 {
+                    rt::halt();
+                    rt::yield_now().await;
+                }
+            }
+        })
+    }
+}
+
+// Its heartbeat is valid by its clocks, so only a look at the devices before the first change shows
+// the next owner.
+#[test]
+fn import_frozen_while_it_reads_writes_nothing_once_another_owner_has_the_pool() {
+    let mut frozen = 0;
+    // A heartbeat that is due with the first reads is not checked again before it is written.
+    for at in (9..).step_by(4) {
+        let rack = Rack::new(DEVICES, SIZE);
+        left_behind(&rack);
+        let script = Rc::new(FreezesReading { at, ..FreezesReading::default() });
+        let opener = scripted(rack.host(3), script.clone());
+        let first = Runtime::simulated(at + 10_000);
+        if first.run(import(opener)).is_some() {
+            break;
+        }
+        frozen += 1;
+        let second = take(&rack, at).expect("the first one is silent");
+        for _ in 0..50 {
+            first.block_on(async { rt::sleep(Nanos::from_millis(100)).await });
+            second.runtime.block_on(async { rt::sleep(Nanos::from_millis(100)).await });
+        }
+        assert_eq!(script.changes.get(), 0, "frozen at read {at}");
+        drop(first);
+        judge(&rack, second, at);
+    }
+    assert!(frozen > 10, "{frozen}");
+}
+
 /// A machine whose first reads of the heartbeat on `b` fail.
 struct MissesHeartbeats {
     left: Cell<u64>,
