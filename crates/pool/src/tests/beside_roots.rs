@@ -161,3 +161,24 @@ fn a_full_pool_in_a_store_is_cleaned_between_groups() {
         pool.export().await.unwrap();
     });
 }
+
+// A device that misses them is not whole, although it has all of the root before.
+#[test]
+fn blocks_beside_a_root_belong_to_the_root_that_brings_them() {
+    Runtime::simulated(4).block_on(async {
+        let pool = pool_in_store(128 << 20).await;
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let has_ended = Rc::new(Cell::new(false));
+        let client = rt::spawn(overwrite(v, has_ended.clone()));
+        until_beside(&pool).await;
+        rt::sleep(Nanos::from_millis(200)).await;
+        assert_eq!(under_way(&pool), 2, "the root is still on its way");
+        let mut newest = 0;
+        pool.store.table.for_each(|_, info| newest = newest.max(info.last));
+        assert_eq!(newest, pool.sync.commit.get().0 + 2);
+        has_ended.set(true);
+        client.await;
+        pool.export().await.unwrap();
+    });
+}
