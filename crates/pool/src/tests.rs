@@ -52,6 +52,7 @@ mod reservations;
 mod resilvers;
 mod resumed_owners;
 mod resumes;
+mod rewinds;
 mod rollbacks;
 mod scattered;
 mod snapshot_room;
