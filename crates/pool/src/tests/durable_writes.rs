@@ -17,7 +17,7 @@ use super::rack::{Rack, memory, paced, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, VolumeSpec};
 use crate::status::{Health, PoolEvent};
-use crate::{Pool, SyncMode};
+use crate::{Pool, SuspendReason, SyncMode};
 
 const HEARTBEAT: Range<u64> = HEARTBEAT_OFFSET_BYTES..HEARTBEAT_OFFSET_BYTES + 4096;
 const LOG_MARKS: Range<u64> = LOG_MARK_OFFSET_BYTES..LOG_MARK_OFFSET_BYTES + 2 * LOG_MARK_BYTES;
@@ -366,4 +366,45 @@ fn a_frame_that_became_durable_beside_a_mark_waits_for_the_next_mark() {
         drop(v);
         pool.export().await.unwrap();
     });
+}
+
+// Its writes are in the frame of another flush, which the end of the log leaves unfinished.
+#[test]
+fn a_flush_that_waits_for_another_fails_with_it_when_the_pool_is_suspended() {
+    for seed in 0..64 {
+        Runtime::simulated(seed).block_on(async move {
+            let is_slow = Rc::new(Cell::new(false));
+            let told = is_slow.clone();
+            let opener =
+                paced(memory(&["a", "l"], 64 << 20), move |name: &str, operation: Operation, _| {
+                    let waits = told.get() && name == "l" && operation == Operation::Write;
+                    waits.then_some(Nanos::from_secs(1))
+                });
+            let mut options = spec(Layout::Raid0, &["a"], &["l"]);
+            options.properties.insert("failmode".to_owned(), "continue".to_owned());
+            let pool = Pool::create(opener, "tank", &options).await.unwrap();
+            pool.create_volume(&volume(4 << 20)).await.unwrap();
+            pool.sync().await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            is_slow.set(true);
+            let flushes: Vec<_> = (0..4)
+                .map(|at| {
+                    let v = v.clone();
+                    rt::spawn(async move {
+                        if at == 0 {
+                            v.write(0, stamp(4096, 1), false).await.unwrap();
+                        }
+                        rt::sleep(Nanos::from_micros(at)).await;
+                        v.flush().await
+                    })
+                })
+                .collect();
+            rt::sleep(Nanos::from_millis(1)).await;
+            assert!(flushes.iter().all(|flush| !flush.is_finished()));
+            pool.stop(SuspendReason::TakenOver);
+            for flush in flushes {
+                assert!(flush.await.is_err(), "seed {seed}: nothing made the write durable");
+            }
+        });
+    }
 }
