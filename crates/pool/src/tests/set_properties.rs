@@ -1,13 +1,13 @@
-//! Properties that are set: they hold after a crash, whatever the command that set them waited for.
+//! Properties that are set, and what commands do to snapshots: both are there after a crash.
 
 use forebay_rt::Runtime;
 use forebay_units::Layout;
 
 use super::rack::Rack;
 use super::{names, spec, volume};
-use crate::Pool;
 use crate::properties::{POOL_PROPERTIES, VOLUME_PROPERTIES};
-use crate::spec::{ImportOptions, VolumeSpec};
+use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
+use crate::{Pool, VolumeError};
 
 /// A value of each property that is not its default.
 fn other_value(name: &str) -> &'static str {
@@ -82,5 +82,57 @@ fn a_property_that_was_set_is_there_after_a_crash() {
     }
     for property in VOLUME_PROPERTIES {
         survives("volume", property.name, [other_value(property.name), property.default]);
+    }
+}
+
+/// Names of volumes, with their origins, and of snapshots, with their tags.
+async fn listing(pool: &Pool) -> Vec<(String, Vec<String>)> {
+    let volumes = pool.volumes().into_iter().map(|v| (v.name, v.origin.into_iter().collect()));
+    let snapshots = pool.list_snapshots().await.into_iter().map(|s| (s.name, s.holds));
+    volumes.chain(snapshots).collect()
+}
+
+async fn change_snapshots(pool: &Pool, step: u64) -> Result<(), VolumeError> {
+    match step {
+        0 => pool.create_volume(&volume(8 << 20)).await,
+        1 => pool.take_snapshots(&names(&["v@a", "v@b"])).await,
+        2 => pool.hold_snapshot("v@a", "tag", false).await,
+        3 => pool.rename_snapshot("v@b", "c").await,
+        4 => pool.hold_snapshot("v@a", "tag", true).await,
+        5 => {
+            let clone = CloneSpec { name: "w".into(), properties: Default::default() };
+            pool.clone_snapshot("v@c", &clone).await
+        }
+        6 => pool.promote_volume("w").await,
+        7 => pool.rename_volume("v", "x").await,
+        8 => pool.destroy_snapshots(&names(&["w@a"])).await,
+        _ => pool.destroy_volume("x", true).await,
+    }
+}
+
+#[test]
+fn what_a_command_on_snapshots_has_done_is_there_after_a_crash() {
+    let rack = Rack::new(&["a", "l"], 64 << 20);
+    let mut before = Vec::new();
+    for step in 0..10 {
+        let mine = rack.clone();
+        let first = Runtime::simulated(step);
+        let (found, after) = first.block_on(async move {
+            let (paths, options) = (names(&["a", "l"]), ImportOptions::default());
+            let pool = match step {
+                0 => Pool::create(mine.host(1), "tank", &spec(Layout::Raid0, &["a"], &["l"]))
+                    .await
+                    .unwrap(),
+                _ => Pool::import(mine.host(1), &paths, "tank", &options).await.unwrap(),
+            };
+            let found = listing(&pool).await;
+            change_snapshots(&pool, step).await.unwrap();
+            (found, listing(&pool).await)
+        });
+        // A crash.
+        drop(first);
+        assert_eq!(found, before, "before step {step}");
+        assert_ne!(after, before, "step {step} changed nothing");
+        before = after;
     }
 }
