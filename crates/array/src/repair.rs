@@ -77,8 +77,8 @@ impl Array {
         let offset_bytes =
             source.group.geometry().column_start_bytes(source.index) + range.start_bytes;
         let writes = vec![(member.clone(), vec![data])];
-        let causes = self.write_columns(source.group, source.index, offset_bytes, writes).await;
-        if !causes.is_empty() {
+        let failed = self.write_columns(source.group, source.index, offset_bytes, writes).await;
+        if !failed.is_empty() {
             return false;
         }
         if held == Held::Nothing {

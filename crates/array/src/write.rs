@@ -128,18 +128,20 @@ impl Array {
             }
         }
         let asked: Vec<DeviceId> = writes.iter().map(|(member, _)| member.id).collect();
-        let causes = self.write_columns(&group, index, offset_bytes, writes).await;
+        let failed = self.write_columns(&group, index, offset_bytes, writes).await;
 
         // A member that returned and was rebuilt meanwhile still lacks these rows.
+        let has_failed = |id| failed.iter().any(|(device, _)| *device == id);
         for member in group.members() {
-            if !asked.contains(&member.id) {
+            if !asked.contains(&member.id) || has_failed(member.id) {
                 member.mark_stale(index);
             }
         }
         self.account(kind, written);
         // Copies that were attached meanwhile lack these rows; others may have been detached.
         if group.missing_columns(index) > group.geometry().parity_columns() {
-            return Err(ArrayError::SegmentLost { segment, causes: group.with_failures(causes) });
+            let causes = group.with_failures(failed.into_iter().map(|(_, cause)| cause).collect());
+            return Err(ArrayError::SegmentLost { segment, causes });
         }
         let seq = self.write_seq.get() + 1;
         self.write_seq.set(seq);
@@ -148,18 +150,19 @@ impl Array {
     }
 
     /// Writes to several members in parallel, to each its parts in a row. Fails the members whose
-    /// write fails, and returns their errors.
+    /// write fails, and returns them with their errors.
     pub(crate) async fn write_columns(
         &self,
         group: &Group,
         index: u32,
         offset_bytes: u64,
         writes: Vec<(Rc<Member>, Vec<IoBytes>)>,
-    ) -> Vec<DeviceError> {
+    ) -> Vec<(DeviceId, DeviceError)> {
         let writes = writes.into_iter().map(|(member, data)| async move {
-            let outcome = member.write(index, offset_bytes, data).await;
+            let cause = member.write(index, offset_bytes, data).await.err()?;
             // Fails the member at once: the other writes may take long.
-            outcome.err().inspect(|cause| self.fail_member(group, &member, cause))
+            self.fail_member(group, &member, &cause);
+            Some((member.id, cause))
         });
         rt::join_all(writes).await.into_iter().flatten().collect()
     }

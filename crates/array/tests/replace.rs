@@ -154,6 +154,30 @@ fn member_that_returns_during_a_write_stays_outdated() {
 }
 
 #[test]
+fn member_that_fails_a_write_and_returns_before_its_end_stays_outdated() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Mirror, 2);
+        rig.write_rows(segment(0), 0, 1, 1).await.expect("healthy");
+        rig.devices[0].write_takes.set(Nanos(10_000));
+        rig.devices[1].fail_writes.set(true);
+        let back = async {
+            rt::sleep(Nanos(3_000)).await;
+            assert_eq!(rig.array.status()[1].state, MemberState::Faulted);
+            rig.devices[1].heal();
+            rig.array.online(DeviceId(1), None).expect("it has its device");
+            let rebuilt = rig.rebuild(segment(0), 1, &version_one).await.expect("readable");
+            assert_eq!(rebuilt.members, [DeviceId(1)], "the rows that were answered");
+        };
+        let write = async {
+            rig.write_rows(segment(0), 1, 3, 1).await.expect("one side is enough");
+            assert_eq!(rig.array.stale_segments(), [segment(0)]);
+        };
+        rt::join(write, back).await;
+        rig.expect_segment(segment(0), 1).await;
+    });
+}
+
+#[test]
 fn replacement_added_during_a_write_lacks_its_rows() {
     for seed in 0..60 {
         simulate(seed, async {
