@@ -472,7 +472,7 @@ impl Model {
 
     /// Brings a column back, as far as that is possible beside the clients.
     pub async fn bring_back(&self, column: usize, rng: &mut Rng) {
-        let mut is_settled = false;
+        let mut have_ended = false;
         for member in self.members_of(column) {
             let disk = self.rack.disk(member.id);
             disk.heal();
@@ -490,7 +490,7 @@ impl Model {
             while !self.writing.borrow().is_disjoint(&before) {
                 rt::sleep(Nanos::from_micros(10)).await;
             }
-            is_settled = true;
+            have_ended = true;
         }
         self.rebuild().await;
         self.scrub().await;
@@ -500,7 +500,7 @@ impl Model {
         }
         if let [member] = &self.members_of(column)[..] {
             let is_back = member.state == MemberState::Online && member.durable_stale.is_empty();
-            if is_settled && is_back {
+            if have_ended && is_back {
                 self.commit().await;
                 self.rack.disk(member.id).is_rotten.set(false);
                 self.rack.hurt.borrow_mut().remove(&column);
