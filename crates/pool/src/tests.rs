@@ -12,6 +12,7 @@ mod beside_roots;
 mod cache;
 mod cache_devices;
 mod cache_misses;
+mod cache_models;
 mod cancels;
 mod checkpoints;
 mod cleaned_segments;

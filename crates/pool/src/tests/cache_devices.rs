@@ -472,9 +472,9 @@ fn a_region_that_is_not_full_ends_in_zeros() {
 }
 
 /// A machine that has little memory.
-struct Small {
-    inner: Rc<dyn Opener>,
-    memory_bytes: u64,
+pub(super) struct Small {
+    pub(super) inner: Rc<dyn Opener>,
+    pub(super) memory_bytes: u64,
 }
 
 impl Opener for Small {
