@@ -151,7 +151,7 @@ refused() {
 # start [PROGRAM...]: a server, started by PROGRAM; its process is $server.
 start() {
     : >/tmp/serve.log
-    "$@" forebay serve p --listen tcp:127.0.0.1:10809 >/tmp/serve.log 2>&1 &
+    "$@" forebay serve ${POOLS:-p} --listen tcp:127.0.0.1:10809 >/tmp/serve.log 2>&1 &
     server=$!
     until_so 120 "the server serves" grep -q 'ready: ' /tmp/serve.log
 }

@@ -103,6 +103,41 @@ kill -INT $server
 ended $server
 start
 
+# A server that ends while its pool waits for room leaves the requests that wait to the next one.
+mkdir /small
+run mount -t tmpfs -o size=100M none /small
+run truncate -s 96M /small/q
+kill -INT $server
+ended $server
+run forebay pool create -o txg_timeout=1 q /small/q
+for volume in u n; do run forebay volume create -s -V 16M q/$volume; done
+POOLS="p q"
+start
+U=$(forebay attach q/u) || fail "no device"
+N=$(forebay attach --driver nbd q/n) || fail "no device by NBD"
+dd if=/dev/zero of=/small/rest bs=64k 2>/dev/null
+dd if=/dev/urandom of=/tmp/random bs=1M count=8 2>/dev/null
+writers=
+for device in $U $N; do
+    dd if=/tmp/random of=$device bs=64k oflag=direct 2>/tmp/dd.${device##*/} &
+    writers="$writers $!"
+done
+suspended() { [ "$(forebay pool list -H -o health q)" = SUSPENDED ]; }
+until_so 60 "the pool waits for room" suspended
+kill -INT $server
+ended $server
+for writer in $writers; do kill -0 $writer || fail "a write failed: $(cat /tmp/dd.*)"; done
+rm /small/rest
+start
+for writer in $writers; do wait $writer || fail "a write failed: $(cat /tmp/dd.*)"; done
+for device in $U $N; do
+    dd if=$device bs=1M count=8 iflag=direct 2>/dev/null | cmp - /tmp/random || fail "$device holds something else"
+    run forebay detach $device
+done
+run forebay pool destroy q
+POOLS=p
+ok "a server that ends beside a full file system leaves requests to the next one"
+
 # Taken away without a server; and with its volume.
 D=$(forebay attach p/v) || fail "no device"
 killed

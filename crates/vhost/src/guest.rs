@@ -23,7 +23,7 @@ pub(crate) const DATA: u64 = 0x5000;
 pub(crate) const NEXT: u16 = 1;
 pub(crate) const WRITE: u16 = 2;
 
-fn shared() -> Rc<Shared> {
+pub(crate) fn shared() -> Rc<Shared> {
     let target = Target {
         device: Rc::new(MemoryDevice::new("memory", 1 << 20)),
         id: "p-v".into(),
@@ -45,6 +45,7 @@ fn shared() -> Rc<Shared> {
         connection_bytes: Semaphore::new(64 << 10),
         total_bytes: Semaphore::new(64 << 10),
         taken: Cell::new(0),
+        is_stopping: Rc::default(),
         run: 1,
         name: "p/v".into(),
         events: Rc::default(),
@@ -95,7 +96,12 @@ impl Guest {
 
     /// Lets a ring take what is offered. Returns why the connection ended, if it did.
     pub(crate) fn play(&self) -> Option<&'static str> {
-        let (shared, memory) = (shared(), self.memory.clone());
+        self.play_on(shared())
+    }
+
+    /// The same with what the connection has.
+    pub(crate) fn play_on(&self, shared: Rc<Shared>) -> Option<&'static str> {
+        let memory = self.memory.clone();
         Runtime::simulated(1).block_on(async move {
             let ring = Ring::new(0, shared.clone());
             ring.size.set(SIZE);

@@ -99,6 +99,13 @@ pub(crate) struct Answer {
     data: Option<IoBuf>,
 }
 
+impl Answer {
+    /// Whether the device has failed the request.
+    pub(crate) fn is_failure(&self) -> bool {
+        self.status == STATUS_ERROR
+    }
+}
+
 impl Request {
     /// Reads the descriptors of a request.
     pub(crate) fn parse(

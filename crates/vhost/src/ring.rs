@@ -18,7 +18,7 @@ use vm_memory::GuestAddress;
 use crate::inflight::{Inflight, QueueRecord};
 use crate::limits::QUEUE_SIZE_MAX;
 use crate::memory::Memory;
-use crate::request::{Broken, Request, Target};
+use crate::request::{Answer, Broken, Request, Target};
 use crate::server::Event;
 
 /// What the rings of a connection share.
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) total_bytes: Rc<Semaphore>,
     /// Numbers of requests, in the order in which they were taken.
     pub(crate) taken: Cell<u64>,
+    /// The server is stopping.
+    pub(crate) is_stopping: Rc<Cell<bool>>,
     /// This run of the server.
     pub(crate) run: u64,
     /// The disk's name.
@@ -294,6 +296,7 @@ impl Ring {
             let answer = request.perform(&ring.shared.target, &memory).await;
             ring.shared.note_unflushed();
             let outcome = match ring.shared.broken.get() {
+                None if ring.is_left_to_next(&answer) => Ok(()),
                 None => {
                     request.answer(&answer, &memory).and_then(|len| ring.put(&memory, head, len))
                 }
@@ -313,6 +316,12 @@ impl Ring {
             rt::spawn_detached(running);
         }
         Ok(())
+    }
+
+    /// Whether a request has failed because the server ends. The next server finds it in the record
+    /// of requests in flight, if the front end keeps one.
+    fn is_left_to_next(&self, answer: &Answer) -> bool {
+        answer.is_failure() && self.shared.is_stopping.get() && self.record.borrow().is_some()
     }
 
     /// Puts an answer into the used ring, and rings for the guest after this turn.

@@ -92,7 +92,7 @@ pub struct Server {
     failed: RefCell<BTreeMap<String, String>>,
     events: Rc<RefCell<Vec<Event>>>,
     open: Cell<usize>,
-    is_stopping: Cell<bool>,
+    is_stopping: Rc<Cell<bool>>,
     changed: Rc<Notify>,
     run: u64,
 }
@@ -120,7 +120,7 @@ impl Server {
             failed: RefCell::default(),
             events: Rc::default(),
             open: Cell::new(0),
-            is_stopping: Cell::new(false),
+            is_stopping: Rc::default(),
             changed: Notify::new(),
             run: rt::random_u64().max(1),
         }))
@@ -257,6 +257,7 @@ impl Server {
             connection_bytes: Semaphore::new(self.limits.connection_bytes_max),
             total_bytes: self.total_bytes.clone(),
             taken: Cell::new(0),
+            is_stopping: self.is_stopping.clone(),
             run: self.run,
             name: name.to_owned(),
             events: self.events.clone(),

@@ -3,7 +3,7 @@
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::guest::{Guest, HEADER, MEMORY_BYTES, NEXT, RING, SIZE, STATUS, WRITE};
+use crate::guest::{Guest, HEADER, MEMORY_BYTES, NEXT, RING, SIZE, STATUS, WRITE, shared};
 use crate::inflight::Inflight;
 use crate::limits::MEMORY_SLOTS_MAX;
 use crate::memory::{Memory, Slots};
@@ -104,6 +104,27 @@ fn record_gives_back_what_was_not_answered() {
     assert_eq!(map().queue(1, SIZE).unwrap().take_over(7).unwrap(), [6]);
     map().set_unflushed(9);
     assert_eq!(map().unflushed(), 9);
+}
+
+#[test]
+fn requests_that_fail_because_the_server_ends_are_left_to_the_next_one() {
+    for (is_stopping, has_record) in [(true, true), (true, false), (false, true)] {
+        let (file, len) = Inflight::create(1, SIZE).unwrap();
+        let map = || Inflight::map(file.try_clone().unwrap(), 0, len, (1, SIZE)).unwrap();
+        let (guest, shared) = (Guest::new(), shared());
+        shared.is_stopping.set(is_stopping);
+        *shared.inflight.borrow_mut() = has_record.then(map);
+        // Behind the end of the disk.
+        guest.request(1, 2048, 512, 0);
+        guest.offer(1, 0);
+        assert_eq!(guest.play_on(shared), None);
+        let is_left = is_stopping && has_record;
+        let answer = if is_left { (0xee, 0) } else { (1, 1) };
+        assert_eq!((guest.byte(STATUS), guest.byte(RING.used + 2)), answer);
+        let used = u16::from(guest.byte(RING.used + 2));
+        let left = map().queue(0, SIZE).unwrap().take_over(used).unwrap();
+        assert_eq!(left, if is_left { vec![0] } else { vec![] }, "{is_stopping} {has_record}");
+    }
 }
 
 #[test]

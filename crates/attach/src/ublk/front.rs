@@ -149,9 +149,14 @@ impl Front {
                 break;
             }
             self.under_way.set(self.under_way.get() + 1);
-            answer = Some(self.perform(queue, tag, &mut memory).await);
+            let performed = self.perform(queue, tag, &mut memory).await;
             self.under_way.set(self.under_way.get() - 1);
             self.changed.notify_all();
+            if performed < 0 && self.is_ending.get() {
+                // The kernel keeps the request for the next server.
+                break;
+            }
+            answer = Some(performed);
         }
         self.tasks.set(self.tasks.get() - 1);
         if self.tasks.get() == 0 {

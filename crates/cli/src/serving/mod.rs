@@ -347,17 +347,30 @@ impl Serving {
         for volume in self.set.kernel_connections().volumes() {
             self.screen.say(&format!("{volume} is attached: its users wait for the next server"));
         }
-        self.set.give_up_suspended();
-        if let Some(machines) = &self.machines {
-            machines.stop(REPLY_TIMEOUT).await;
-        }
-        let ublk = Box::pin(self.set.ublk().end());
-        // A volume whose requests hang is closed by the pool.
-        let _ = forebay_rt::timeout(REPLY_TIMEOUT, ublk).await;
-        self.server.stop(REPLY_TIMEOUT).await;
+        self.end_fronts().await;
         self.set.close().await?;
         self.screen.say("stopped: the pools are closed, and everything is on the devices");
         Ok(())
+    }
+}
+
+impl Serving {
+    /// Ends everything that clients reach volumes by.
+    async fn end_fronts(&self) {
+        let machines = async {
+            if let Some(machines) = &self.machines {
+                machines.stop(REPLY_TIMEOUT).await;
+            }
+        };
+        // A volume whose requests hang is closed by the pool.
+        let ublk = forebay_rt::timeout(REPLY_TIMEOUT, Box::pin(self.set.ublk().end()));
+        let server = self.server.stop(REPLY_TIMEOUT);
+        // Requests that wait for a suspended pool fail then. Each front has to know before that it
+        // ends, because then it leaves them to the next server where the kernel, or a virtual
+        // machine, keeps them for it.
+        let give_up = async { self.set.give_up_suspended() };
+        let (fronts, last) = (forebay_rt::join(machines, ublk), forebay_rt::join(server, give_up));
+        let _ = forebay_rt::join(fronts, last).await;
     }
 }
 
