@@ -56,6 +56,7 @@ test:
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --quiet --package forebay-python --features module --all-targets -- -D warnings
 	$(CARGO) test --quiet --package forebay-cli --test arrows --test tidy
 	@scripts/licences
 	$(CARGO) test --quiet --workspace --lib
