@@ -352,9 +352,7 @@ impl Serving {
         self.screen.say("stopped: the pools are closed, and everything is on the devices");
         Ok(())
     }
-}
 
-impl Serving {
     /// Ends everything that clients reach volumes by.
     async fn end_fronts(&self) {
         let machines = async {
