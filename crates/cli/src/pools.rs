@@ -45,8 +45,8 @@ use crate::transfer::{Transfers, serve_receive, serve_send};
 use crate::ublk_fronts::UblkFronts;
 
 use actions::{
-    change, changes_devices, look, remember_command, take_away, taken_away, takes_away,
-    until_closed,
+    change, changes_devices, check_take_away, look, remember_command, take_away, taken_away,
+    takes_away, until_closed,
 };
 use changes::ChangesOf;
 use opener::ReportingOpener;
@@ -63,7 +63,7 @@ pub struct PoolSet {
     taps: Rc<Taps>,
     writer: Rc<StateWriter>,
     pools: OpenPools,
-    leases: Leases,
+    leases: Rc<Leases>,
     transfers: Rc<Transfers>,
     kernel: Rc<KernelConnections>,
     /// Serves the kernel's NBD client, once there is a server.
@@ -91,7 +91,7 @@ impl PoolSet {
             taps,
             writer,
             pools: OpenPools::default(),
-            leases: Leases::default(),
+            leases: Rc::default(),
             transfers: Transfers::new(),
             kernel: Rc::default(),
             kernel_front: RefCell::default(),
@@ -283,9 +283,11 @@ impl PoolSet {
         self.pools().iter().for_each(|pool| pool.give_up());
     }
 
-    /// Performs an action that takes volumes or snapshots from their clients.
+    /// Performs an action that takes volumes or snapshots from their clients. One that is refused
+    /// leaves them alone.
     async fn without_clients(&self, pool: &Pool, action: &Action) -> Result<(), Failure> {
         let (names, force) = taken_away(pool, action)?;
+        check_take_away(pool, action)?;
         for name in &names {
             self.check_unused(name, force)?;
         }

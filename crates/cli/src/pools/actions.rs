@@ -137,6 +137,30 @@ pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, b
     Ok((names.iter().map(|name| format!("{}/{name}", pool.name())).collect(), force))
 }
 
+/// Fails if the pool would refuse such an action, before a client is cut off for it.
+pub(super) fn check_take_away(pool: &Pool, action: &Action) -> Result<(), Failure> {
+    match action {
+        Action::VolumeDestroy { volume, recursive, .. } => {
+            pool.check_destroy_volume(volume, *recursive)?;
+        }
+        Action::SnapshotDestroy { spec, .. } => {
+            pool.check_destroy_snapshots(&pool.snapshots_of_spec(spec)?)?;
+        }
+        Action::VolumeRollback { snapshot, recursive, .. } => {
+            pool.check_roll_back(snapshot, *recursive)?;
+        }
+        Action::SnapshotRename { snapshot, new_name, .. } => {
+            pool.check_rename_snapshot(snapshot, new_name)?;
+        }
+        Action::VolumePromote { volume, .. } => pool.check_promote(volume)?,
+        Action::VolumeRename { volume, new_name, .. } => {
+            pool.check_rename_volume(volume, new_name)?;
+        }
+        other => unreachable!("{other:?} takes nothing from clients"),
+    }
+    Ok(())
+}
+
 /// Performs such an action, when no client is left.
 pub(super) async fn take_away(pool: &Pool, action: &Action) -> Result<(), Failure> {
     match action {

@@ -1,6 +1,6 @@
-use forebay_device::{Device, DeviceError, IoBuf, MemoryDevice};
-use forebay_pool::OpenWith;
-use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, MemoryDevice};
+use forebay_pool::spec::{CloneSpec, GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
+use forebay_pool::{OpenWith, ReceiveOptions, SendOptions};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::Shelf;
 use forebay_units::Layout;
@@ -224,4 +224,103 @@ fn late_state_folder_stops_no_pool_and_gets_newest_generation() {
         }
         set.close().await.unwrap();
     });
+}
+
+#[test]
+fn refused_commands_leave_clients_alone() {
+    let folder = Folder::new("refused");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(6).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        ask(&set, create_volume()).await.unwrap();
+        for name in ["v@a", "v@b"] {
+            let snapshots = vec![name.to_owned()];
+            ask(&set, Action::SnapshotTake { snapshots }).await.unwrap();
+        }
+        let (name, properties) = ("c".to_owned(), BTreeMap::new());
+        let spec = CloneSpec { name, properties };
+        ask(&set, Action::VolumeClone { snapshot: "v@a".to_owned(), spec }).await.unwrap();
+        ask(&set, Action::SnapshotTake { snapshots: vec!["c@a".to_owned()] }).await.unwrap();
+        let clients: Vec<ExportHandle> = ["tank/v", "tank/v@a", "tank/c"]
+            .map(|name| set.open(name, &peer()).ok().unwrap())
+            .into();
+        let (v, a) = (|| "v".to_owned(), || "v@a".to_owned());
+        for action in [
+            // There is a newer snapshot, and a clone.
+            Action::VolumeRollback { snapshot: a(), force: true, recursive: false },
+            Action::VolumeDestroy { volume: v(), force: true, recursive: false },
+            Action::VolumeDestroy { volume: v(), force: true, recursive: true },
+            Action::SnapshotDestroy { spec: "v@%".to_owned(), force: true },
+            // The names are taken.
+            Action::VolumeRename { volume: v(), new_name: "c".to_owned(), force: true },
+            Action::SnapshotRename { snapshot: a(), new_name: "b".to_owned(), force: true },
+            Action::VolumePromote { volume: "c".to_owned(), force: true },
+        ] {
+            let said = format!("{action:?}");
+            ask(&set, action).await.expect_err(&said);
+            for client in &clients {
+                let read = client.device.read(0, IoBuf::zeroed(4096)).await;
+                assert!(read.is_ok(), "{said} took {} away", client.device.name());
+            }
+        }
+        drop(clients);
+        set.close().await.unwrap();
+    });
+}
+
+/// A request to receive into volume `v`, which takes it from its clients.
+fn receive() -> Request {
+    let options = ReceiveOptions { roll_back: true, ..ReceiveOptions::default() };
+    let action = Action::Receive { volume: "v".to_owned(), options };
+    let (pool, typed) = ("tank".to_owned(), String::new());
+    Request { version: PROTOCOL_VERSION, pool, typed, action }
+}
+
+#[test]
+fn streams_cut_clients_off_once_they_fit() {
+    let folder = Folder::new("streams");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(7).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        ask(&set, create_volume()).await.unwrap();
+        for name in ["v@a", "v@b"] {
+            ask(&set, Action::SnapshotTake { snapshots: vec![name.to_owned()] }).await.unwrap();
+        }
+        let options = SendOptions { snapshot: Some("v@b".to_owned()), ..SendOptions::default() };
+        let whole = sent(&set, options.clone()).await;
+        let changes = sent(&set, SendOptions { base: Some("a".to_owned()), ..options }).await;
+        ask(&set, Action::SnapshotDestroy { spec: "v@b".to_owned(), force: false }).await.unwrap();
+
+        let client = set.open("tank/v", &peer()).ok().unwrap();
+        // An empty stream, and one of a whole volume.
+        for bytes in [&[][..], &whole] {
+            let mut incoming = set.begin_receive(&receive()).await.unwrap();
+            let fed = incoming.feed(bytes).await;
+            let failed = match fed {
+                Ok(()) => incoming.finish().await.unwrap_err(),
+                Err(failure) => failure,
+            };
+            incoming.give_up(failed).await;
+            write(&client).await.unwrap();
+        }
+        let mut incoming = set.begin_receive(&receive()).await.unwrap();
+        incoming.feed(&changes).await.unwrap();
+        assert_eq!(write(&client).await.unwrap_err().kind, ErrorKind::Gone);
+        incoming.finish().await.unwrap();
+        drop((client, incoming));
+        write(&set.open("tank/v", &peer()).ok().unwrap()).await.unwrap();
+        set.close().await.unwrap();
+    });
+}
+
+async fn sent(set: &PoolSet, options: SendOptions) -> Vec<u8> {
+    let mut outgoing = set.begin_send("tank", &options).unwrap();
+    let mut bytes = Vec::new();
+    while let Some(next) = outgoing.next().await.unwrap() {
+        bytes.extend(next);
+    }
+    outgoing.end().await;
+    bytes
 }

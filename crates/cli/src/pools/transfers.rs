@@ -37,7 +37,7 @@ impl PoolSet {
         Ok(SendSize { name, base, start_bytes: sender.start_bytes(), len_bytes })
     }
 
-    /// Begins to receive into a volume, which is taken from its clients.
+    /// Begins to receive into a volume, which is taken from its clients when the stream fits it.
     pub async fn begin_receive(&self, request: &Request) -> Result<Incoming, Failure> {
         let Action::Receive { volume, options } = &request.action else {
             return Err(Failure::usage("no stream was asked for"));
@@ -52,11 +52,12 @@ impl PoolSet {
             return Err(Failure::new(ErrorCode::PoolBusy, message)
                 .with_hint("disconnect them, or use -F to cut them off"));
         }
-        self.leases.revoke(&name);
         remember_command(&pool, &request.typed);
         let what = format!("{name} by 'volume receive'");
         let ticket = self.transfers.add(&request.pool, Vec::new(), what);
-        Ok(Incoming::new(pool.receive(volume, *options), ticket, name))
+        let (leases, held) = (self.leases.clone(), name.clone());
+        let receiver = pool.receive(volume, *options).with_cut_off(move || leases.revoke(&held));
+        Ok(Incoming::new(receiver, ticket, name))
     }
 
     fn pool_to_use(&self, name: &str) -> Result<Rc<forebay_pool::Pool>, Failure> {

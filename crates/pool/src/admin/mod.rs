@@ -7,6 +7,7 @@ mod devices;
 pub(crate) mod error;
 mod promote;
 pub mod properties;
+mod refusals;
 mod signatures;
 mod snapshots;
 pub(crate) mod volumes;

@@ -15,11 +15,33 @@ use crate::volume::VolumeState;
 /// The version of pools from which on clones are promoted.
 const WITH_PROMOTION: u32 = 9;
 
+/// A clone that may be promoted.
+pub(crate) struct Promotion {
+    clone: Rc<VolumeState>,
+    /// The volume that it was cloned from.
+    parent: Rc<VolumeState>,
+    /// The snapshots that become the clone's.
+    moving: Vec<Snapshot>,
+}
+
 impl Pool {
     /// Makes the origin of a clone, and the snapshots that are older, the clone's own. The volume
     /// that they were of becomes a clone of the origin. No version's content changes.
     pub async fn promote_volume(&self, name: &str) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
+        let promotion = self.promotion_of(name)?;
+        let room = self.room_to_promote(&promotion.clone, &promotion.parent)?;
+        promotion.moving.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
+        // Clients write until the group is closed, and must not take this.
+        self.reserve_for_map(room);
+        self.snapshots.wanted.borrow_mut().promoted = Some(promotion.clone.id);
+        self.commit_all().await?;
+        self.refresh_space();
+        Ok(())
+    }
+
+    /// What a command promotes, or why it refuses to.
+    pub(crate) fn promotion_of(&self, name: &str) -> Result<Promotion, VolumeError> {
         self.check_format(WITH_PROMOTION, "a promotion")?;
         let clone = self.volume_named(name)?;
         self.check_whole(&clone)?;
@@ -34,17 +56,10 @@ impl Pool {
             let name = format!("{}/{name}", self.name());
             return Err(VolumeError::SnapshotsExist { name, snapshots });
         }
-        let room = self.room_to_promote(&clone, &parent)?;
         let mut config = self.config.borrow().clone();
         exchange_origins(&mut config, parent.id, clone.id);
         check_fits(&config)?;
-        moving.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
-        // Clients write until the group is closed, and must not take this.
-        self.reserve_for_map(room);
-        self.snapshots.wanted.borrow_mut().promoted = Some(clone.id);
-        self.commit_all().await?;
-        self.refresh_space();
-        Ok(())
+        Ok(Promotion { clone, parent, moving })
     }
 
     /// Names (without the pool's) of the snapshots that get other names when clone `name` is

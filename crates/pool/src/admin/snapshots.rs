@@ -206,6 +206,16 @@ impl Pool {
 
     /// As [`Pool::destroy_snapshots`], for a caller that has the turn.
     pub(crate) async fn destroy_all(&self, names: &[String]) -> Result<(), VolumeError> {
+        let dying = self.snapshots_to_destroy(names)?;
+        self.let_die(dying).await;
+        Ok(self.commit_all().await?)
+    }
+
+    /// The snapshots that a command destroys, or why it refuses to.
+    pub(crate) fn snapshots_to_destroy(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<Snapshot>, VolumeError> {
         let mut dying = Vec::new();
         for name in names {
             let (volume, snapshot) = self.snapshot_named(name)?;
@@ -213,8 +223,7 @@ impl Pool {
             self.check_may_go(name, &snapshot)?;
             dying.push(snapshot);
         }
-        self.let_die(dying).await;
-        Ok(self.commit_all().await?)
+        Ok(dying)
     }
 
     pub(crate) fn check_may_go(&self, name: &str, snapshot: &Snapshot) -> Result<(), VolumeError> {
@@ -256,6 +265,17 @@ impl Pool {
         destroy_newer: bool,
     ) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
+        let (volume, snapshot, newer) = self.newer_to_destroy(name, destroy_newer)?;
+        self.go_back(&volume, &snapshot, newer).await
+    }
+
+    /// The volume and the snapshot that a command goes back to, and the newer ones that it
+    /// destroys; or why it refuses to.
+    pub(crate) fn newer_to_destroy(
+        &self,
+        name: &str,
+        destroy_newer: bool,
+    ) -> Result<(Rc<VolumeState>, Snapshot, Vec<Snapshot>), VolumeError> {
         let (volume, snapshot) = self.snapshot_named(name)?;
         self.check_whole(&volume)?;
         let full = |other: &Snapshot| format!("{}@{}", volume.name.borrow(), other.name);
@@ -272,7 +292,7 @@ impl Pool {
         for other in &newer {
             self.check_may_go(&full(other), other)?;
         }
-        self.go_back(&volume, &snapshot, newer).await
+        Ok((volume, snapshot, newer))
     }
 
     /// Takes a volume back to a snapshot of its own, whose newer ones `newer` are destroyed.
@@ -427,15 +447,25 @@ impl Pool {
     /// Gives snapshot `VOL@SNAP` another name, `new` (without the volume's).
     pub async fn rename_snapshot(&self, name: &str, new: &str) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
+        let snapshot = self.snapshot_to_rename(name, new)?;
+        self.snapshots.close(snapshot.id);
+        self.snapshots.insert(Snapshot { name: new.to_owned(), ..snapshot });
+        Ok(self.commit_all().await?)
+    }
+
+    /// The snapshot that a command gives the name `new`, or why it refuses to.
+    pub(crate) fn snapshot_to_rename(
+        &self,
+        name: &str,
+        new: &str,
+    ) -> Result<Snapshot, VolumeError> {
         let (volume, snapshot) = self.snapshot_named(name)?;
         check_snapshot_name(new)?;
         if self.snapshots.named(volume.id, new).is_some() {
             let name = format!("{}/{}@{new}", self.name(), volume.name.borrow());
             return Err(VolumeError::SnapshotExists { name });
         }
-        self.snapshots.close(snapshot.id);
-        self.snapshots.insert(Snapshot { name: new.to_owned(), ..snapshot });
-        Ok(self.commit_all().await?)
+        Ok(snapshot)
     }
 
     /// Adds a tag to snapshot `VOL@SNAP`, which then cannot be destroyed; or takes it away again.

@@ -227,6 +227,16 @@ impl Pool {
     /// volume with snapshots is refused.
     pub async fn destroy_volume(&self, name: &str, recursive: bool) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
+        let volume = self.volume_to_destroy(name, recursive)?;
+        self.drop_volume(&volume).await
+    }
+
+    /// The volume that a command destroys, or why it refuses to.
+    pub(crate) fn volume_to_destroy(
+        &self,
+        name: &str,
+        recursive: bool,
+    ) -> Result<Rc<VolumeState>, VolumeError> {
         let volume = self.volume_named(name)?;
         self.check_whole(&volume)?;
         let snapshots = self.snapshots.of(volume.id);
@@ -238,7 +248,7 @@ impl Pool {
         for snapshot in living() {
             self.check_may_go(&format!("{name}@{}", snapshot.name), snapshot)?;
         }
-        self.drop_volume(&volume).await
+        Ok(volume)
     }
 
     /// Destroys a volume and its snapshots.
@@ -272,6 +282,21 @@ impl Pool {
     /// old name must be gone.
     pub async fn rename_volume(&self, name: &str, new: &str) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
+        let (volume, config) = self.volume_to_rename(name, new)?;
+        *self.config.borrow_mut() = config;
+        self.sync.config_dirty.set(true);
+        self.snapshots.of(volume.id).iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
+        volume.name.replace(new.to_owned());
+        Ok(self.commit_all().await?)
+    }
+
+    /// The volume that a command gives the name `new`, and the configuration with that name; or
+    /// why it refuses to.
+    pub(crate) fn volume_to_rename(
+        &self,
+        name: &str,
+        new: &str,
+    ) -> Result<(Rc<VolumeState>, PoolConfig), VolumeError> {
         let volume = self.volume_named(name)?;
         self.check_whole(&volume)?;
         self.check_new_name(new)?;
@@ -281,11 +306,7 @@ impl Pool {
         }
         // The label must have room for a longer name.
         check_fits(&config)?;
-        *self.config.borrow_mut() = config;
-        self.sync.config_dirty.set(true);
-        self.snapshots.of(volume.id).iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
-        volume.name.replace(new.to_owned());
-        Ok(self.commit_all().await?)
+        Ok((volume, config))
     }
 
     /// Changes the size of a volume. A smaller size loses the data past the new end, so it needs

@@ -71,6 +71,7 @@ pub struct Receiver {
     /// The volume's name without the pool's.
     volume: String,
     options: ReceiveOptions,
+    cut_off: Box<dyn Fn()>,
     decoder: StreamDecoder,
     begun: Option<Begun>,
     /// The first record is being worked on, or was when it was given up.
@@ -123,7 +124,8 @@ impl Pool {
     pub fn receive(self: &Rc<Self>, volume: &str, options: ReceiveOptions) -> Receiver {
         let (pool, volume) = (self.clone(), volume.to_owned());
         let decoder = StreamDecoder::new();
-        Receiver { pool, volume, options, decoder, begun: None, is_beginning: false }
+        let cut_off = Box::new(|| ());
+        Receiver { pool, volume, options, cut_off, decoder, begun: None, is_beginning: false }
     }
 
     /// Makes the volume ready for what a stream holds.
@@ -131,7 +133,7 @@ impl Pool {
         self: &Rc<Self>,
         name: &str,
         header: &StreamHeader,
-        options: ReceiveOptions,
+        (options, cut_off): (ReceiveOptions, &dyn Fn()),
     ) -> Result<Begun, TransferError> {
         let _turn = self.admin.lock().await;
         self.check_format(WITH_STREAMS, "receiving a stream")?;
@@ -164,7 +166,7 @@ impl Pool {
                 return Err(VolumeError::Exists { pool, volume }.into());
             }
             (volume, true) => {
-                self.begin_increment(volume?, header, options, &mut receiving).await?
+                self.begin_increment(volume?, header, (options, cut_off), &mut receiving).await?
             }
         };
         let is_incremental = header.is_incremental();
@@ -218,7 +220,7 @@ impl Pool {
         self: &Rc<Self>,
         before: Rc<VolumeState>,
         header: &StreamHeader,
-        options: ReceiveOptions,
+        (options, cut_off): (ReceiveOptions, &dyn Fn()),
         receiving: &mut Receiving,
     ) -> Result<Rc<VolumeState>, TransferError> {
         let base = self.base_here(&before, header)?;
@@ -233,6 +235,7 @@ impl Pool {
             return Err(modified());
         }
         // No write that is on its way gets into what is received. What was answered is committed.
+        cut_off();
         before.end();
         let volume = self.anew(&before)?;
         let hidden = Hidden::new(&volume);
@@ -404,6 +407,13 @@ impl Begun {
 }
 
 impl Receiver {
+    /// Has `cut_off` called when the volume is taken from its clients: the stream fits it.
+    #[must_use]
+    pub fn with_cut_off(mut self, cut_off: impl Fn() + 'static) -> Self {
+        self.cut_off = Box::new(cut_off);
+        self
+    }
+
     /// Takes the next bytes of the stream. After an error the stream is to be given up.
     pub async fn feed(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
         self.decoder.push(bytes);
@@ -411,7 +421,8 @@ impl Receiver {
             match step {
                 Step::Begin(header) => {
                     self.is_beginning = true;
-                    let begun = self.pool.begin_receive(&self.volume, &header, self.options);
+                    let how = (self.options, &*self.cut_off);
+                    let begun = self.pool.begin_receive(&self.volume, &header, how);
                     let begun = begun.await;
                     self.is_beginning = false;
                     self.begun = Some(begun?);
