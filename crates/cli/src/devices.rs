@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use forebay_device::probe_size_bytes;
+use forebay_device::{FileDevice, OpenOptions, probe_size_bytes};
 use forebay_pool::spec::PoolSpec;
 use forebay_pool::{Answering, Counting, Opener, Opening};
 use forebay_rt::sys;
@@ -42,6 +43,14 @@ impl Opener for FileOpener {
             true => Box::pin(remote_log::open(path)),
             false => Box::pin(log_memory::open(path)),
         }
+    }
+
+    fn open_to_look<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        if is_elsewhere(path) {
+            return self.open(path);
+        }
+        let options = OpenOptions { read_only: true, exclusive: false };
+        Box::pin(async move { Ok(Rc::new(FileDevice::open(Path::new(path), options).await?) as _) })
     }
 
     fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {

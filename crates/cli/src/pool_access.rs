@@ -467,6 +467,31 @@ pub async fn import_known(
 ) -> Result<(), Failure> {
     // Before the import takes the pool over: afterwards it would have to be given back.
     set.check_name_free(known).await?;
+    let begun = forebay_rt::now();
+    loop {
+        let left = at_most.since(forebay_rt::now().since(begun));
+        let outcome = import_when_free(set, known, options, left).await;
+        if outcome.is_ok() {
+            return outcome;
+        }
+        // Another command may have taken the devices after they were seen to be free.
+        let held_by = holders(&known.devices).await;
+        if held_by.is_empty() {
+            return outcome;
+        }
+        if forebay_rt::now().since(begun) >= at_most {
+            return Err(devices_held(known, &held_by));
+        }
+    }
+}
+
+/// As [`import_known`], once.
+async fn import_when_free(
+    set: &PoolSet,
+    known: &KnownPool,
+    options: &ImportOptions,
+    at_most: Nanos,
+) -> Result<(), Failure> {
     // Not later: after a failed import the locks of this process are released a moment late.
     let (known, held_by) = wait_for_holders(set, known, at_most).await?;
     let known = &known;

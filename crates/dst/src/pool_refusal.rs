@@ -44,7 +44,7 @@ impl Refusal {
             Kind::NotFound { unreadable, searched } if unreadable.is_empty() => {
                 self.named.extend(searched);
             }
-            Kind::NotFound { .. } | Kind::Ambiguous | Kind::Destroyed => {}
+            Kind::NotFound { .. } | Kind::HeldHere { .. } | Kind::Ambiguous | Kind::Destroyed => {}
             Kind::LabelsLost { devices } => self.named.extend(devices),
             Kind::FormatVersion { device, .. } | Kind::NotKept { device } => {
                 self.named.push(device);

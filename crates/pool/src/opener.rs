@@ -15,6 +15,9 @@ use crate::spec::Told;
 /// How long a device may take for a command until the pool's own limits are known.
 const INITIAL_DEVICE_TIMEOUT: Nanos = Nanos::from_secs(30);
 
+/// How long a device that another process has open may take for a command that reads its label.
+const LOOK_TIMEOUT: Nanos = Nanos::from_secs(5);
+
 /// What [`Opener::open`] returns while it runs.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Device, DeviceError>> + 'a>>;
 
@@ -38,6 +41,12 @@ pub trait Opener {
     /// Opens `path` exclusively for this process until the device is dropped. The pool waits for
     /// a device's time limit at most; a device that opens later than that is closed again.
     fn open<'a>(&'a self, path: &'a str) -> Opening<'a>;
+
+    /// Opens `path` to read its label, also while another process has it open. Fails where that
+    /// cannot be: then the device is not taken for one of the pool.
+    fn open_to_look<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.open(path)
+    }
 
     /// A number that tells this machine from others, for pools on shared devices.
     fn host(&self) -> u64;
@@ -133,15 +142,15 @@ impl FencedOpener {
     /// Opens a device, for as long as a command may take. Waiting at the fence does not count
     /// against its deadline.
     pub async fn open(&self, path: &str) -> Result<Guarded, DeviceError> {
-        let opening = rt::timeout(INITIAL_DEVICE_TIMEOUT, self.inner.open(path));
-        let opened = opening.await.unwrap_or_else(|rt::Elapsed| {
-            let after_secs = INITIAL_DEVICE_TIMEOUT.0.div_ceil(1_000_000_000);
-            let kind = ErrorKind::TimedOut { after_secs };
-            Err(DeviceError::new(path, Operation::Open, 0, 0, kind))
-        });
-        let deadline = Deadline::new(opened?, INITIAL_DEVICE_TIMEOUT);
-        let device = self.monitor.fence().guard(deadline.clone());
-        Ok(Guarded { deadline, device })
+        let opened = opened_within(INITIAL_DEVICE_TIMEOUT, path, self.inner.open(path)).await?;
+        let device = self.monitor.fence().guard(opened.clone());
+        Ok(Guarded { deadline: opened, device })
+    }
+
+    /// See [`Opener::open_to_look`]. A device that hangs is given up soon: it keeps its lock for as
+    /// long, whatever became of the process.
+    pub async fn open_to_look(&self, path: &str) -> Result<Device, DeviceError> {
+        Ok(opened_within(LOOK_TIMEOUT, path, self.inner.open_to_look(path)).await?)
     }
 
     /// What opens the devices below the fence.
@@ -183,6 +192,19 @@ impl FencedOpener {
     pub fn is_unwanted(&self) -> bool {
         self.inner.is_unwanted()
     }
+}
+
+/// The device that `opening` gives, under a deadline of `at_most` as the opening is itself.
+async fn opened_within(
+    at_most: Nanos,
+    path: &str,
+    opening: Opening<'_>,
+) -> Result<Rc<Deadline>, DeviceError> {
+    let opened = rt::timeout(at_most, opening).await.unwrap_or_else(|rt::Elapsed| {
+        let kind = ErrorKind::TimedOut { after_secs: at_most.0.div_ceil(1_000_000_000) };
+        Err(DeviceError::new(path, Operation::Open, 0, 0, kind))
+    });
+    Ok(Deadline::new(opened?, at_most))
 }
 
 /// An open device, with its counters.

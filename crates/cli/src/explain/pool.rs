@@ -106,7 +106,7 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
                 _ => format!("{BRING_BACK}; {lists}"),
             }
         }
-        Kind::LabelsLost { .. } => BRING_BACK.to_owned(),
+        Kind::LabelsLost { .. } | Kind::Layout(_) => BRING_BACK.to_owned(),
         Kind::Ambiguous => "import it by its number".to_owned(),
         Kind::Destroyed => "'forebay pool create' makes a new one of its devices".to_owned(),
         Kind::FormatVersion { .. } => "use the program that wrote them".to_owned(),
@@ -144,10 +144,10 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
         Kind::Map { error, missing, behind } => {
             map_hint(error, missing.is_empty() && behind.is_empty())
         }
-        Kind::Layout(_) => BRING_BACK.to_owned(),
         Kind::OwnedMeanwhile => {
             "'forebay pool export -f' lets go of what is left of it here".to_owned()
         }
+        Kind::HeldHere { .. } => "try again, or end that process first".to_owned(),
         Kind::InUseElsewhere { .. } => "export it there first".to_owned(),
         Kind::NotExportedElsewhere => {
             "use -f to import it if you are sure that that machine is off".to_owned()

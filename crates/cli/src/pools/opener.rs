@@ -25,6 +25,10 @@ impl Opener for ReportingOpener {
         Box::pin(async move { Ok(self.taps.tap(path, self.opener.open(path).await?)) })
     }
 
+    fn open_to_look<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.opener.open_to_look(path)
+    }
+
     fn host(&self) -> u64 {
         self.opener.host()
     }

@@ -1,7 +1,7 @@
 //! Device match: which devices an import has, which of their roots counts, and whether that is
 //! enough.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_array::{Array, ArrayError};
 use forebay_device::{DeviceError, ErrorKind, IoBuf};
@@ -15,7 +15,7 @@ use crate::cache_devices::read_header;
 use crate::import::divergence::told;
 use crate::import::error::{ImportErrorKind, Lacking, MapLoadError, Witness};
 use crate::import::found::Found;
-use crate::labels::read_label;
+use crate::labels::{Label, read_label};
 use crate::layout::{POOL_RINGS_FROM, geometry_of};
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{ImportOptions, Told};
@@ -32,21 +32,70 @@ const BUSY_RETRIES: u32 = 10;
 /// Devices that are opened and read at a time when pools are looked for.
 const LOOKS_AT_ONCE: usize = 16;
 
-/// Looks at devices for an import, which tries busy devices again: a command that only looks at
-/// labels has a device open for a moment, and so has a process that was killed.
-pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Seen {
+/// Looks at devices for an import of `pool` (its name or id), which tries busy devices again: a
+/// command that only looks at labels has a device open for a moment, and so has a process that was
+/// killed. Fails when another process keeps a member of the pool: that process may go on with the
+/// member alone, as this one would without it, and then each has writes that the other lacks.
+pub(crate) async fn take_devices(
+    opener: &FencedOpener,
+    paths: &[String],
+    pool: &str,
+) -> Result<Seen, ImportErrorKind> {
     let mut seen = look_at(opener, paths).await;
-    for _ in 0..BUSY_RETRIES {
-        if seen.busy.is_empty() {
-            break;
+    let mut others = BTreeSet::new();
+    for tried in 0.. {
+        let held = held_member(opener, &seen, pool, &mut others).await;
+        match held {
+            Some(device) if tried == BUSY_RETRIES => {
+                return Err(ImportErrorKind::HeldHere { device });
+            }
+            // That process may be another import, which waits for what this one has: it gets all.
+            Some(_) => seen = Seen { busy: paths.to_vec(), ..Seen::default() },
+            None if seen.busy.is_empty() || tried == BUSY_RETRIES => break,
+            None => {}
         }
-        rt::sleep(BUSY_RETRY_INTERVAL).await;
+        // Of different length: two that wait for each other do not meet again and again.
+        let pause = BUSY_RETRY_INTERVAL.0;
+        rt::sleep(Nanos(pause / 2 + rt::random_below(pause))).await;
         let more = look_at(opener, &seen.busy).await;
         seen.found.extend(more.found);
         seen.caches.extend(more.caches);
         seen.busy = more.busy;
     }
-    seen
+    Ok(seen)
+}
+
+/// The path of a device that another process has open and that is a member in use of `pool`, which
+/// is not here. `others`: busy paths of none of its devices, and of those that do not answer.
+async fn held_member(
+    opener: &FencedOpener,
+    seen: &Seen,
+    pool: &str,
+    others: &mut BTreeSet<String>,
+) -> Option<String> {
+    let mine = select_pool(&seen.found, pool).ok().flatten()?;
+    let configs = mine.iter().map(|found| &found.label.configs[0]);
+    let (envelope, config) = configs.max_by_key(|(envelope, _)| envelope.generation)?;
+    let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+    let is_missing = |m: &&MemberConfig| m.state == MemberUse::Online && holder(m, &mine).is_none();
+    let missing: BTreeSet<u32> =
+        config.data_members().chain(sides).filter(is_missing).map(|m| m.device).collect();
+    for path in seen.busy.iter().filter(|_| !missing.is_empty()) {
+        if others.contains(path) {
+            continue;
+        }
+        let label = match opener.open_to_look(path).await {
+            Ok(device) => read_label(&device).await,
+            Err(_) => Label::default(),
+        };
+        match label.configs.first().filter(|(owner, _)| owner.pool == envelope.pool) {
+            Some((owner, _)) if missing.contains(&owner.device) => return Some(path.clone()),
+            // It may be missed by a newer configuration that the next look finds.
+            Some(_) => {}
+            None => drop(others.insert(path.clone())),
+        }
+    }
+    None
 }
 
 /// What is at some paths.

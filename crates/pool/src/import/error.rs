@@ -145,6 +145,11 @@ pub enum ImportErrorKind {
     Layout(LayoutError),
     /// Another owner has written to the pool since it was suspended here.
     OwnedMeanwhile,
+    /// Another process of this machine has a member in use open, and perhaps the pool imported.
+    HeldHere {
+        /// The member.
+        device: String,
+    },
     /// Another machine has the pool imported: its heartbeat moves.
     InUseElsewhere {
         /// The device with the heartbeat.
@@ -370,6 +375,7 @@ impl fmt::Display for ImportErrorKind {
             }
             Self::Layout(error) => write!(f, "{error}"),
             Self::OwnedMeanwhile
+            | Self::HeldHere { .. }
             | Self::InUseElsewhere { .. }
             | Self::NotExportedElsewhere
             | Self::TakenMeanwhile

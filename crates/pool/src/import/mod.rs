@@ -89,8 +89,10 @@ impl Pool {
     ) -> Result<Rc<Pool>, ImportError> {
         let begun = rt::now();
         let opener = FencedOpener::new(opener);
-        let Seen { found, caches, .. } = take_devices(&opener, paths).await;
         let mut pool = name_or_guid.to_owned();
+        let taken = take_devices(&opener, paths, name_or_guid).await;
+        let Seen { found, caches, .. } =
+            taken.map_err(|kind| ImportError { pool: pool.clone(), kind })?;
         let outcome = match select_pool(&found, name_or_guid) {
             Ok(Some(mine)) => {
                 pool.clone_from(&mine[0].label.configs[0].1.name);

@@ -114,6 +114,9 @@ pub(crate) fn other_owner(f: &mut fmt::Formatter<'_>, kind: &ImportErrorKind) ->
             f,
             "another process has imported it since it was suspended here, and has written to it"
         ),
+        ImportErrorKind::HeldHere { device } => {
+            write!(f, "{device}, which is part of it, is in use by another process")
+        }
         ImportErrorKind::InUseElsewhere { device } => write!(
             f,
             "it is imported on another machine and in use there (the heartbeat on {device} moves)"

@@ -3,15 +3,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::Shelf;
 use forebay_units::{Layout, Nanos};
 
-use super::imports::{ALL, SIZE, check, make, until_crash};
+use super::imports::{ALL, SIZE, check, forced, make, until_crash, write};
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::{Health, PoolEvent};
-use crate::{Answering, Opener, Opening, Pool};
+use crate::{Answering, ImportError, ImportErrorKind, Opener, Opening, Pool};
 
 /// Opens the devices of a rack; the opening of `b` does not return while `hangs` is set.
 struct Stuck {
@@ -31,6 +33,101 @@ impl Opener for Stuck {
     fn host(&self) -> u64 {
         self.inner.host()
     }
+}
+
+/// Opens devices alone, as files with locks are; the opening of one of them takes a while.
+struct Alone {
+    shelf: Rc<Shelf>,
+    slow: &'static str,
+}
+
+impl Opener for Alone {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move {
+            if path == self.slow {
+                rt::sleep(Nanos::from_millis(100)).await;
+            }
+            self.shelf.open_alone(path)
+        })
+    }
+    fn open_to_look<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(std::future::ready(self.shelf.open(path)))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+fn shelf() -> Rc<Shelf> {
+    Shelf::new(["a", "b"].map(|name| Rc::new(MemoryDevice::new(name, SIZE)) as Device))
+}
+
+#[test]
+fn imports_of_two_processes_do_not_each_go_on_with_half_of_a_mirror() {
+    for seed in 1..9 {
+        Runtime::simulated(seed).block_on(async move {
+            let shelf = shelf();
+            let opener = |slow| Rc::new(Alone { shelf: shelf.clone(), slow });
+            let mirror = spec(Layout::Mirror, &["a", "b"], &[]);
+            let pool = Pool::create(opener(""), "tank", &mirror).await.unwrap();
+            pool.create_volume(&volume(16 << 20)).await.unwrap();
+            pool.export().await.unwrap();
+            drop(pool);
+            let imports = ["a", "b"].map(|slow| {
+                let opener = opener(slow);
+                rt::spawn(async move {
+                    let options = ImportOptions::default();
+                    let pool = Pool::import(opener, &names(&["a", "b"]), "tank", &options).await?;
+                    assert_eq!(pool.summary().health, Health::Online);
+                    write(&pool, 1).await;
+                    check(&pool, 1).await;
+                    rt::sleep(Nanos::from_secs(20)).await;
+                    pool.export().await.unwrap();
+                    Ok::<(), ImportError>(())
+                })
+            });
+            let mut done = 0;
+            for import in imports {
+                match import.await {
+                    Ok(()) => done += 1,
+                    Err(error) => assert!(
+                        matches!(
+                            error.kind,
+                            ImportErrorKind::HeldHere { .. } | ImportErrorKind::NotFound { .. }
+                        ),
+                        "{error}"
+                    ),
+                }
+            }
+            assert_eq!(done, 1);
+        });
+    }
+}
+
+#[test]
+fn import_goes_on_without_a_member_whose_lock_is_left_by_a_device_that_hangs() {
+    Runtime::simulated(1).block_on(async move {
+        let shelf = shelf();
+        let mirror = spec(Layout::Mirror, &["a", "b"], &[]);
+        let all = || Rc::new(Alone { shelf: shelf.clone(), slow: "" });
+        let pool = Pool::create(all(), "tank", &mirror).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        write(&pool, 1).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let left = shelf.open_alone("b").unwrap();
+        let import = || async { Pool::import(all(), &names(&["a", "b"]), "tank", &forced()).await };
+        // As long as it can be read, its holder may write to it, and -f changes nothing.
+        assert_kind!(import().await.err().unwrap().kind, HeldHere { .. });
+        // A label that is another's, or that cannot be read.
+        left.write(0, IoBuf::zeroed(1 << 20).freeze(), true).await.unwrap();
+        let end = SIZE - (1 << 20);
+        left.write(end, IoBuf::zeroed(1 << 20).freeze(), true).await.unwrap();
+        let pool = import().await.unwrap();
+        check(&pool, 1).await;
+        assert_eq!(pool.summary().health, Health::Degraded);
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Commands beside each other on pools that no server has, and servers that start beside them: a pool
+# is open once, with all its devices, and what was answered is there.
+. "$(dirname "$0")/lib.sh"
+need jq
+begin
+LOOPS=3
+EACH=$(longer 20 200)
+STARTS=$(longer 4 30)
+
+files 256M a0 a1 b0 b1 b2
+files 64M l0 l1
+run "$FOREBAY" pool create a mirror "$DIR"/a{0,1}
+run "$FOREBAY" pool create b raidz1 "$DIR"/b{0,1,2} log mirror "$DIR"/l{0,1}
+
+# makes NUMBER: makes volumes one after the other. What is answered is noted, and so is a refusal.
+makes() {
+    local n volume
+    for n in $(seq "$EACH"); do
+        for volume in a/v$1-$n b/v$1-$n; do
+            if "$FOREBAY" volume create -s -V 1M $volume 2>"$DIR/refused.$1"; then
+                echo $volume >>"$DIR/made.$1"
+            else
+                cat "$DIR/refused.$1" >>"$DIR/refusals"
+            fi
+        done
+    done
+}
+# together: what all loops have made is there and nothing else, and nothing was left out.
+together() {
+    cat "$DIR"/made.* | sort >"$DIR/made"
+    run "$FOREBAY" volume list -H -o name
+    sort "$DIR/.out" | diff "$DIR/made" - >"$DIR/diff" || fail "made, and listed: $(head "$DIR/diff")"
+    "$FOREBAY" pool list --json | jq -e '[.pools[].health] == ["ONLINE", "ONLINE"]' >/dev/null ||
+        fail "the pools: $("$FOREBAY" pool status; sort "$DIR/refusals" | uniq -c | sort -rn | head)"
+    ! grep -v 'in use by' "$DIR/refusals" || fail "refused for another reason than that others have the pool"
+}
+
+: >refusals
+for i in $(seq $LOOPS); do makes "$i" & done
+wait
+together
+say "$(wc -l <made) volumes made, $(wc -l <refusals) commands refused"
+
+for n in $(seq "$STARTS"); do
+    rm -f go.*
+    for i in $(seq $LOOPS); do
+        : >"go.$i"
+        while [ -e "go.$i" ]; do "$FOREBAY" volume list >/dev/null 2>&1; done &
+    done
+    sleep 0.2
+    SERVES=$((SERVES + 1))
+    SERVE_LOG=$DIR/serve.$SERVES.log
+    "$FOREBAY" serve --listen "unix:$SOCKET" >"$SERVE_LOG" 2>&1 &
+    SERVER=$!
+    await 120 "a server that starts beside commands" grep -q 'ready: ' "$SERVE_LOG"
+    grep -q 'serving a (.*), b (' "$SERVE_LOG" || fail "start $n serves too little: $(cat "$SERVE_LOG")"
+    rm -f go.*
+    stop_server
+done
+together
+pass "$LOOPS loops of commands, and $STARTS starts beside them"
