@@ -212,6 +212,12 @@ impl Chain {
         Ok(())
     }
 
+    /// As [`Chain::refresh`], also when the chain was looked at just before.
+    pub async fn refresh_now(&self) -> Result<(), StoreError> {
+        self.looked_at.set(None);
+        self.refresh().await
+    }
+
     /// Applies the entries after the last one that is known.
     async fn follow(&self) -> Result<(), StoreError> {
         let mut ahead = 1;
@@ -448,6 +454,9 @@ impl Chain {
             state.holder() == Some(self.host) && state.reservations().keys.len() == 1
         };
         let objects = self.requests.list("data/").await?;
+        // Another machine may have taken the device before the store made the list: the list has
+        // what that machine has stored, and the state as it was before does not.
+        self.refresh_now().await?;
         if !is_alone(&self.state.borrow()) {
             return Ok(());
         }
@@ -455,21 +464,23 @@ impl Chain {
             let id = ObjectId::parse(name);
             id.is_some_and(|id| id.writer != self.writer && !self.state.borrow().extents.holds(id))
         };
-        let mut left: Vec<String> = objects.iter().filter(is_left).cloned().collect();
+        self.requests.delete(objects.iter().filter(is_left).cloned().collect()).await?;
         let oldest = self.checkpoints.borrow().first().copied().unwrap_or(0);
         let checkpoints = self.requests.list("checkpoint/").await?;
         let is_old = |name: &&String| position_of(name).is_some_and(|position| position < oldest);
-        left.extend(checkpoints.iter().filter(is_old).cloned());
+        // Before the entries, as in `checkpoint`.
+        self.requests.delete(checkpoints.iter().filter(is_old).cloned().collect()).await?;
+        let mut covered = Vec::new();
         for name in self.requests.list("chain/").await? {
             let Some(position) = position_of(&name).filter(|position| *position <= oldest) else {
                 continue;
             };
             let entry = self.entry(position).await?;
             if entry.is_some_and(|(entry, _)| entry.previous == entry.writer) {
-                left.push(name);
+                covered.push(name);
             }
         }
-        self.requests.delete(left).await
+        self.requests.delete(covered).await
     }
 }
 

@@ -176,7 +176,7 @@ impl Inner {
             }
             // Another machine may have freed the object since this one last looked.
             if !self.chain.is_last_writer() {
-                let refreshed = self.chain.refresh().await;
+                let refreshed = self.chain.refresh_now().await;
                 refreshed.map_err(|error| (first_block, blocks, error))?;
             }
             // This one may have, too: with what was discarded or written over meanwhile.
@@ -320,8 +320,19 @@ impl Inner {
         self.stored.notify_all();
     }
 
-    /// Makes what was written so far durable: pages, and with `body` everything else.
+    /// Makes what was written so far durable: pages, and with `body` everything else. A task of its
+    /// own does it: the next flush answers for what this one has taken, also when its caller has
+    /// gone.
     async fn sync(self: &Rc<Self>, op: Operation, body: bool) -> Result<(), DeviceError> {
+        let inner = self.clone();
+        rt::spawn(async move { inner.take_and_record(op, body).await }).await
+    }
+
+    async fn take_and_record(
+        self: &Rc<Self>,
+        op: Operation,
+        body: bool,
+    ) -> Result<(), DeviceError> {
         let wanted = self.pending.borrow().seq;
         // What is written in the same instant shares an entry.
         rt::yield_now().await;
