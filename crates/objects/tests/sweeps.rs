@@ -160,33 +160,10 @@ fn entries_are_there_as_long_as_a_checkpoint_before_them() {
     });
 }
 
-/// A machine that only reads learns that a block has moved from the object that is gone, also when
-/// it looked at the chain just before.
-#[test]
-fn an_object_that_its_owner_freed_just_now_is_not_lost() {
-    Runtime::simulated(1).block_on(async {
-        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
-        let owner = open(&bucket, 1).await;
-        take(&owner, 11, None).await;
-        owner.write(4 << 20, fill(65_536, 1), false).await.unwrap();
-        owner.flush().await.unwrap();
-        let reader = open(&bucket, 2).await;
-        for round in 2..12 {
-            rt::sleep(Nanos::from_secs(1)).await;
-            // Looks at the chain.
-            reader.read(0, IoBuf::zeroed(4096)).await.unwrap();
-            owner.write(4 << 20, fill(65_536, round), false).await.unwrap();
-            owner.flush().await.unwrap();
-            rt::sleep(Nanos::from_millis(10)).await;
-            expect(&reader, 4 << 20, &fill(65_536, round)).await;
-        }
-    });
-}
-
 /// A flush whose caller has gone may have taken changes with it. The next flush answers for all of
-/// them.
+/// them. A change of reservations whose caller has gone may have the place of the next entry.
 #[test]
-fn a_flush_that_is_dropped_leaves_its_changes_to_the_next() {
+fn a_request_that_is_dropped_leaves_its_changes_to_the_next() {
     for step in 0..24 {
         Runtime::simulated(step).block_on(async move {
             let (config, millis) = match step % 2 {
@@ -199,9 +176,15 @@ fn a_flush_that_is_dropped_leaves_its_changes_to_the_next() {
             device.write(4 << 20, fill(65_536, 1), false).await.unwrap();
             device.discard(8 << 20, 4096, false).await.unwrap();
             let _ = rt::timeout(Nanos::from_millis(millis), device.flush()).await;
+            let change = ReservationChange::Register { key: ReservationKey(5) };
+            let changed = device.change_reservations(change);
+            let _ = rt::timeout(Nanos::from_millis(millis), changed).await;
             device.write(6 << 20, fill(65_536, 2), true).await.unwrap();
             device.flush().await.unwrap();
-            for device in [device, open(&bucket, 2).await] {
+            let other = open(&bucket, 2).await;
+            let shown = device.reservations().await.unwrap();
+            assert_eq!(other.reservations().await.unwrap(), shown);
+            for device in [device, other] {
                 expect(&device, 4 << 20, &fill(65_536, 1)).await;
                 expect(&device, 6 << 20, &fill(65_536, 2)).await;
             }
