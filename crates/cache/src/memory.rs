@@ -297,7 +297,6 @@ impl MemoryCache {
                 if let Some(evicted) = self.evicted.as_mut().filter(|_| !slot.is_unused_ahead) {
                     evicted.push(slot.key);
                 }
-                slot.is_unused_ahead = false;
             }
             if !self.replacement.is_ghost(entry) {
                 let addr = slot.key.addr;

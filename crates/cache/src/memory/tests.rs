@@ -112,6 +112,27 @@ fn a_cache_of_no_bytes_keeps_nothing() {
     assert_eq!((cache.used_bytes(), cache.memory_bytes()), (0, 0));
 }
 
+#[test]
+fn a_smaller_cache_gives_its_memory_back() {
+    let mut cache = MemoryCache::new(Policy::Lru, 40 * BLOCK_BYTES);
+    for number in 0..40 {
+        cache.keep(key(number, 1), &block(7), Kept::Read);
+    }
+    let entries = 40 * ENTRY_BYTES;
+    assert_eq!(cache.memory_bytes(), 40 * BLOCK_BYTES + entries);
+    // Entries that are not in use take memory all the same.
+    cache.drop_run(key(0, 1).addr, 16);
+    assert_eq!(cache.memory_bytes(), 24 * BLOCK_BYTES + entries);
+    cache.set_limit(8 * BLOCK_BYTES);
+    assert_eq!(cache.memory_bytes(), 8 * BLOCK_BYTES + entries);
+    // What the system had meanwhile is zeros.
+    for _ in 0..32 {
+        let taken = cache.slab.take().unwrap();
+        assert!(cache.slab.bytes(&taken).iter().all(|byte| *byte == 0));
+    }
+    assert!((32..40).all(|number| found(&mut cache, key(number, 1)) == Some(7)));
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Read(u32),
