@@ -1,10 +1,16 @@
 //! Command timeouts: a hung device is abandoned, and taken back when its late commands have ended.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Deadline, Device, ErrorKind, IoBuf, IoBytes, MemoryDevice};
+use forebay_device::layers::Counted;
+use forebay_device::{
+    BlockDevice, Deadline, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer,
+    MemoryDevice, Operation,
+};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
+use forebay_rt::sync::Notify;
 use forebay_sim::faults::{Hung, Ops};
 use forebay_units::Nanos;
 
@@ -135,4 +141,82 @@ fn revive_waits_for_commands_not_yet_polled() {
             assert_eq!(deadline.revive(), Ok(()));
         });
     }
+}
+
+/// A device that fails the writes under way when it is told that they are not waited for, as a
+/// connection does that is closed.
+struct Ends {
+    inner: Rc<Hung>,
+    is_abandoned: Cell<bool>,
+    told: Rc<Notify>,
+}
+
+impl Layer for Ends {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let told = Box::pin(self.told.until(|| self.is_abandoned.get()));
+            let write = BlockDevice::write(&*self.inner, offset, data, fua);
+            match rt::select(write, told).await {
+                rt::Either::Left((outcome, _)) => outcome,
+                rt::Either::Right(_) => {
+                    let (op, kind) = (Operation::Write, ErrorKind::Gone);
+                    Err(DeviceError::new("slow", op, offset, 4096, kind))
+                }
+            }
+        })
+    }
+    fn abandon(&self) {
+        self.is_abandoned.set(true);
+        self.told.notify_all();
+    }
+}
+
+#[test]
+fn abandoned_device_is_told_and_its_commands_fail_as_late_ones() {
+    for seed in 0..16 {
+        Runtime::simulated(seed).block_on(async {
+            let hanging = device();
+            let told = Notify::new();
+            let ends = Ends { inner: hanging.clone(), is_abandoned: Cell::new(false), told };
+            let deadline = Deadline::new(Rc::new(ends), SPAN);
+            let counted = Counted::new(deadline.clone());
+            hanging.hang(Ops::WRITE);
+            let writes = (0..4).map(|i| BlockDevice::write(&*counted, 0, block(i), true));
+            for outcome in rt::join_all(writes).await {
+                let error = outcome.unwrap_err();
+                assert_eq!(error.kind, ErrorKind::TimedOut { after_secs: 8 });
+            }
+            // They have ended, so nothing comes late.
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(deadline.revive(), Ok(()));
+            assert_eq!(counted.counts().errors, 4);
+        });
+    }
+}
+
+#[test]
+fn a_device_with_commands_under_way_is_not_let_go() {
+    Runtime::simulated(1).block_on(async {
+        let hanging = device();
+        let deadline = Deadline::new(hanging.clone(), SPAN);
+        hanging.hang(Ops::WRITE);
+        // A command whose caller goes is not waited for, and abandons no device.
+        let gone = BlockDevice::write(&*deadline, 0, block(1), false);
+        assert!(rt::timeout(Nanos::from_secs(1), gone).await.is_err());
+        rt::sleep(Nanos::from_secs(100)).await;
+        assert_eq!(BlockDevice::flush(&*deadline).await, Ok(()));
+        let device = deadline.clone();
+        let late = rt::spawn(async move { BlockDevice::write(&*device, 0, block(3), false).await });
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert_eq!(deadline.close(), Err(1), "it is under way");
+        assert!(late.await.is_err());
+        assert_eq!(deadline.close(), Err(1), "it was abandoned and has not ended");
+        hanging.release();
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert_eq!(deadline.close(), Ok(()));
+        assert_eq!(BlockDevice::flush(&*deadline).await.unwrap_err().kind, ErrorKind::Gone);
+    });
 }
