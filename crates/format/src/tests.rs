@@ -235,3 +235,45 @@ proptest! {
         let _ = (input.string(), input.u40(), input.u16());
     }
 }
+
+// Runs of every length, so that a footer ends at every place of a page.
+#[test]
+fn the_bounds_of_a_growing_footer_hold_at_the_end_of_each_page() {
+    let check = |length: &FooterLength, left: u32| {
+        let certain = length.certain(left);
+        let all = certain + length.blocks_with(certain);
+        assert!(certain == 0 || all <= left, "{certain} blocks and their footer in {left}");
+    };
+    for gap_bits in 1..40 {
+        let mut footer = Footer { pool: 1, segment: SegmentId(2), birth: 3, ..Footer::default() };
+        let mut length = FooterLength::default();
+        for number in 0..900 {
+            let lba = Lba((number % 2) << gap_bits | number);
+            footer.push(VolumeId(7), lba, number);
+            length.push(VolumeId(7), lba);
+            let blocks = (footer.encode().len() / 4096) as u32;
+            let bound = length.blocks_with(0);
+            assert!(blocks <= bound, "{number} gaps of {gap_bits} bits: {blocks} of {bound}");
+        }
+        for left in (1..20_000).step_by(7) {
+            check(&length, left);
+        }
+    }
+}
+
+// A sequential volume fills a large segment in one run but for the width of its length.
+#[test]
+fn footers_of_the_longest_runs_round_trip() {
+    for padding in [0, 1, 65_534, 65_535, 65_536, 70_000] {
+        let mut footer = Footer { pool: 1, segment: SegmentId(2), birth: 3, ..Footer::default() };
+        let mut length = FooterLength::default();
+        let volumes = (0..200_000).map(|number| (VolumeId(7), Lba(number)));
+        for (volume, lba) in volumes.chain((0..padding).map(|_| (Run::PADDING, Lba(0)))) {
+            footer.push(volume, lba, 9);
+            length.push(volume, lba);
+        }
+        let bytes = footer.encode();
+        assert!((bytes.len() / 4096) as u32 <= length.blocks_with(0));
+        assert_eq!(Footer::decode(&bytes), Ok(footer));
+    }
+}
