@@ -1,4 +1,5 @@
-//! Block status in several metadata contexts, and where the owner knows nothing of a range.
+//! Block status in several metadata contexts, and where the owner knows nothing of a range; replies
+//! to clients that have not agreed to structured ones.
 
 use forebay_rt::Runtime;
 
@@ -9,7 +10,7 @@ use crate::message::StatusPayload;
 use crate::tests::handshake::{go, meta, option_bytes};
 use crate::wire::{
     BASE_ALLOCATION, CHUNK_DONE, CHUNK_HEADER_BYTES, CHUNK_MAGIC, ChunkHeader, DIRTY, Request,
-    chunk, command, command_flag, option, status_flag,
+    SIMPLE_REPLY_BYTES, SimpleReply, chunk, command, command_flag, errno, option, status_flag,
 };
 
 /// Bitmap "day" says that one sector has changed, and bitmap "new" says nothing.
@@ -114,5 +115,28 @@ fn what_is_unknown_is_allocated_and_may_have_changed() {
             ask(&device, &[BASE_ALLOCATION, "qemu:dirty-bitmap:new"], 0, 4096).await,
             [(false, 1, vec![(4096, 0)]), (true, 2, vec![(4096, DIRTY)])]
         );
+    });
+}
+
+// Such a client does not know how a chunk begins, nor how long it is.
+#[test]
+fn errors_are_simple_replies_without_an_agreement_on_others() {
+    Runtime::simulated(3).block_on(async {
+        let server = Server::new(Rc::new(WithBitmaps(CachedDevice::new(4096))), Limits::default());
+        let stream = connect_raw(&server);
+        let mut sent = 3u32.to_be_bytes().to_vec();
+        sent.extend(go(option::GO, "vol"));
+        let (offset_bytes, len_bytes) = (4096, 512);
+        let request =
+            Request { flags: 0, command: command::READ, cookie: 7, offset_bytes, len_bytes };
+        sent.extend(request.encode());
+        sent.extend(Request { command: command::DISC, len_bytes: 0, ..request }.encode());
+        stream.send_all(sent).await.0.unwrap();
+        let mut got = Vec::new();
+        while let (Ok(bytes @ 1..), buf) = stream.recv(vec![0; 4096], 0).await {
+            got.extend_from_slice(&buf[..bytes]);
+        }
+        let reply = SimpleReply { error: errno::EINVAL, cookie: 7 }.encode();
+        assert_eq!(got[got.len() - SIMPLE_REPLY_BYTES..], reply);
     });
 }

@@ -143,6 +143,29 @@ fn failure_of_a_server_that_ends_is_no_answer_either() {
 }
 
 #[test]
+fn failures_are_answered_unless_a_server_of_the_kernel_ends() {
+    Runtime::simulated(6).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = Server::new(Rc::new(OneDevice(device.clone())), Limits::default());
+        let client = kernel(&server).await.unwrap();
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        let failed = client.write_once(0, pattern(4096, 1), false).await;
+        assert!(matches!(failed, Err(RequestError::Server { .. })), "{failed:?}");
+        // No next server gets the requests of other clients.
+        let other = super::connect(&server).await;
+        let begun = device.writes_begun.get();
+        let write = rt::spawn(async move { other.write_once(0, pattern(4096, 2), false).await });
+        while device.writes_begun.get() == begun {
+            rt::sleep(Nanos(1000)).await;
+        }
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
+        let failed = write.await;
+        assert!(matches!(failed, Err(RequestError::Server { .. })), "{failed:?}");
+    });
+}
+
+#[test]
 fn request_that_gets_no_answer_holds_no_memory_while_others_run() {
     Runtime::simulated(5).block_on(async {
         let device = CachedDevice::new(1 << 20);

@@ -38,6 +38,8 @@ struct CachedDevice {
     /// Whether each 512-byte sector is allocated.
     stored: RefCell<Vec<bool>>,
     max_delay: Nanos,
+    /// Offset and length of each read.
+    reads: RefCell<Vec<(u64, u64)>>,
     writes_begun: Cell<u64>,
     /// Trims and zeroes.
     holes_begun: Cell<u64>,
@@ -63,6 +65,7 @@ impl CachedDevice {
             durable: RefCell::new(vec![0; size_bytes]),
             stored: RefCell::new(vec![false; size_bytes / 512]),
             max_delay: Nanos::from_millis(2),
+            reads: RefCell::default(),
             writes_begun: Cell::new(0),
             holes_begun: Cell::new(0),
             flushes_begun: Cell::new(0),
@@ -106,6 +109,7 @@ impl BlockDevice for CachedDevice {
     }
     fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
+            self.reads.borrow_mut().push((offset_bytes, buf.len() as u64));
             self.delay().await;
             self.check(Operation::Read, offset_bytes, buf.len() as u64)?;
             let start = offset_bytes as usize;

@@ -208,6 +208,11 @@ fn invalid_requests_get_errors_and_the_connection_continues() {
                 true => assert_eq!(unfragmented.unwrap().len(), 512),
                 false => assert_eq!(server_error(unfragmented.map(|_| ())), errno::EINVAL),
             }
+            if !structured {
+                // Its reply has a chunk for each context, and none would be no reply.
+                let status = ask(command::BLOCK_STATUS, 0, 0, 512).await;
+                assert_eq!(server_error(status.map(|_| ())), errno::EINVAL, "no context");
+            }
             client.cache(size - 512, 512).await.expect("the last sector is no farther");
             let past = client.read_once(size, IoBuf::recycled(512)).await;
             assert_eq!(server_error(past.map(|_| ())), errno::EINVAL);
@@ -290,6 +295,27 @@ fn device_errors_keep_their_errno_and_hide_the_device_name() {
         let flush = client.flush().await.unwrap_err();
         assert_eq!(flush.errno(), 5, "{flush}");
         client.flush().await.unwrap();
+    });
+}
+
+// 28 bytes of a request must neither hold much memory nor cause much work.
+#[test]
+fn prefetch_reads_a_range_once_in_short_steps_and_no_more_than_a_read_may() {
+    Runtime::simulated(1).block_on(async {
+        const MIB: u64 = 1 << 20;
+        let device = CachedDevice::new(8 << 20);
+        let limits = Limits { request_max_bytes: 5 << 19, ..Default::default() };
+        let client = connect(&server_of(device.clone(), limits)).await;
+        for (offset, len, expected) in [
+            (512, MIB, vec![(512, MIB)]),
+            (512, 2 * MIB + 512, vec![(512, MIB), (512 + MIB, MIB), (512 + 2 * MIB, 512)]),
+            (0, 8 * MIB, vec![(0, MIB), (MIB, MIB), (2 * MIB, MIB / 2)]),
+        ] {
+            client.cache(offset, len as u32).await.unwrap();
+            assert_eq!(device.reads.take(), expected, "{len} bytes at {offset}");
+        }
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        assert_eq!(server_error(client.cache(0, 4096).await), errno::EIO);
     });
 }
 
