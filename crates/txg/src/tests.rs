@@ -40,6 +40,7 @@ fn flatten(extents: Vec<crate::OverlayExtent>) -> Model {
     let mut at = None;
     for extent in extents {
         assert!(at.is_none_or(|at| at == extent.lba.0), "extents leave a gap");
+        assert!(extent.blocks > 0, "an extent of nothing");
         at = Some(extent.lba.0 + extent.blocks);
         for block in 0..extent.blocks as usize {
             out.push(match &extent.content {
