@@ -253,6 +253,26 @@ fn a_writer_that_gives_up_leaves_its_place_and_its_room() {
     });
 }
 
+// There is room for them, so that no commit is asked for.
+#[test]
+fn writers_behind_one_that_gives_up_go_on_at_once() {
+    Runtime::simulated(9).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        let _taken = throttle.admit(bulk(20 << 20, 1)).await.unwrap();
+        let (t, u) = (throttle.clone(), throttle.clone());
+        let gives_up =
+            async move { t.admit(bulk(20 << 20, 1)).await.map(|permit| permit.forget()) };
+        let behind = rt::spawn(async move {
+            rt::sleep(Nanos(1)).await;
+            u.admit(bulk(4096, 1)).await.unwrap().forget()
+        });
+        let timed = rt::timeout(Nanos::from_secs(1), Box::pin(gives_up)).await;
+        assert!(timed.is_err() && !behind.is_finished());
+        rt::sleep(Nanos(1)).await;
+        assert!(behind.is_finished(), "it waits for a commit");
+    });
+}
+
 // A suspended pool commits nothing more, so room never comes back.
 #[test]
 fn writers_that_wait_fail_when_the_throttle_is_closed() {
