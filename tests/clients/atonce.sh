@@ -8,7 +8,7 @@ LOOPS=3
 EACH=$(longer 20 200)
 STARTS=$(longer 4 30)
 
-files 256M a0 a1 b0 b1 b2
+files 256M a0 a1 a2 b0 b1 b2
 files 64M l0 l1
 run "$FOREBAY" pool create a mirror "$DIR"/a{0,1}
 run "$FOREBAY" pool create b raidz1 "$DIR"/b{0,1,2} log mirror "$DIR"/l{0,1}
@@ -26,6 +26,17 @@ makes() {
         done
     done
 }
+# changes: exchanges a side of a mirror and one of a log, over and over, until the loops have ended.
+changes() {
+    local from=a0 to=a2 was
+    while [ ! -e "$DIR/made.all" ]; do
+        "$FOREBAY" pool detach b "$DIR/l1"
+        "$FOREBAY" pool attach -f b "$DIR/l0" "$DIR/l1"
+        "$FOREBAY" pool replace -f a "$DIR/$from" "$DIR/$to" || continue
+        "$FOREBAY" pool resilver -w a
+        was=$from from=$to to=$was
+    done >"$DIR/changes" 2>&1
+}
 # together: what all loops have made is there and nothing else, and nothing was left out.
 together() {
     cat "$DIR"/made.* | sort >"$DIR/made"
@@ -37,8 +48,16 @@ together() {
 }
 
 : >refusals
-for i in $(seq $LOOPS); do makes "$i" & done
+loops=()
+for i in $(seq $LOOPS); do
+    makes "$i" &
+    loops+=($!)
+done
+changes &
+wait "${loops[@]}"
+: >made.all
 wait
+run "$FOREBAY" pool resilver -w a
 together
 say "$(wc -l <made) volumes made, $(wc -l <refusals) commands refused"
 

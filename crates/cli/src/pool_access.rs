@@ -439,7 +439,7 @@ async fn wait_for_holders(
 ) -> Result<(KnownPool, Option<Vec<Holder>>), Failure> {
     let quiet = at_most.min(QUIET_WAIT);
     if wait_until_free_for(&known.devices, quiet).await {
-        return Ok((known.clone(), None));
+        return Ok((set.as_known_now(known).await?, None));
     }
     if at_most > COMMAND_WAIT {
         let by = named(&holders(&known.devices).await);

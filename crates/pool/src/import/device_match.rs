@@ -36,33 +36,55 @@ const LOOKS_AT_ONCE: usize = 16;
 /// command that only looks at labels has a device open for a moment, and so has a process that was
 /// killed. Fails when another process keeps a member of the pool: that process may go on with the
 /// member alone, as this one would without it, and then each has writes that the other lacks.
+///
+/// With `follow`, members that are not at `paths` are looked for where the pool has them: the list
+/// that the caller has may be from before another command changed the devices.
 pub(crate) async fn take_devices(
     opener: &FencedOpener,
     paths: &[String],
     pool: &str,
+    follow: bool,
 ) -> Result<Seen, ImportErrorKind> {
-    let mut seen = look_at(opener, paths).await;
+    let mut paths = paths.to_vec();
+    let mut seen = look_at(opener, &paths).await;
     let mut others = BTreeSet::new();
     for tried in 0.. {
+        if follow {
+            let more = missing_members(&seen, pool).into_values();
+            let more: Vec<String> = more.filter(|path| !paths.contains(path)).collect();
+            seen.add(look_at(opener, &more).await);
+            paths.extend(more);
+        }
         let held = held_member(opener, &seen, pool, &mut others).await;
         match held {
             Some(device) if tried == BUSY_RETRIES => {
                 return Err(ImportErrorKind::HeldHere { device });
             }
             // That process may be another import, which waits for what this one has: it gets all.
-            Some(_) => seen = Seen { busy: paths.to_vec(), ..Seen::default() },
+            Some(_) => seen = Seen { busy: paths.clone(), ..Seen::default() },
             None if seen.busy.is_empty() || tried == BUSY_RETRIES => break,
             None => {}
         }
         // Of different length: two that wait for each other do not meet again and again.
         let pause = BUSY_RETRY_INTERVAL.0;
         rt::sleep(Nanos(pause / 2 + rt::random_below(pause))).await;
-        let more = look_at(opener, &seen.busy).await;
-        seen.found.extend(more.found);
-        seen.caches.extend(more.caches);
-        seen.busy = more.busy;
+        let busy = std::mem::take(&mut seen.busy);
+        seen.add(look_at(opener, &busy).await);
     }
     Ok(seen)
+}
+
+/// Id and path of each member in use of `pool`, by the newest configuration, that is not here.
+fn missing_members(seen: &Seen, pool: &str) -> BTreeMap<u32, String> {
+    let mine = select_pool(&seen.found, pool).ok().flatten().unwrap_or_default();
+    let configs = mine.iter().map(|found| &found.label.configs[0]);
+    let Some((_, config)) = configs.max_by_key(|(envelope, _)| envelope.generation) else {
+        return BTreeMap::new();
+    };
+    let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+    let is_missing = |m: &&MemberConfig| m.state == MemberUse::Online && holder(m, &mine).is_none();
+    let missing = config.data_members().chain(sides).filter(is_missing);
+    missing.map(|member| (member.device, member.path.clone())).collect()
 }
 
 /// The path of a device that another process has open and that is a member in use of `pool`, which
@@ -73,13 +95,8 @@ async fn held_member(
     pool: &str,
     others: &mut BTreeSet<String>,
 ) -> Option<String> {
-    let mine = select_pool(&seen.found, pool).ok().flatten()?;
-    let configs = mine.iter().map(|found| &found.label.configs[0]);
-    let (envelope, config) = configs.max_by_key(|(envelope, _)| envelope.generation)?;
-    let sides = config.logs.iter().flat_map(|ring| &ring.sides);
-    let is_missing = |m: &&MemberConfig| m.state == MemberUse::Online && holder(m, &mine).is_none();
-    let missing: BTreeSet<u32> =
-        config.data_members().chain(sides).filter(is_missing).map(|m| m.device).collect();
+    let missing = missing_members(seen, pool);
+    let guid = select_pool(&seen.found, pool).ok().flatten()?.first()?.label.configs[0].0.pool;
     for path in seen.busy.iter().filter(|_| !missing.is_empty()) {
         if others.contains(path) {
             continue;
@@ -88,8 +105,8 @@ async fn held_member(
             Ok(device) => read_label(&device).await,
             Err(_) => Label::default(),
         };
-        match label.configs.first().filter(|(owner, _)| owner.pool == envelope.pool) {
-            Some((owner, _)) if missing.contains(&owner.device) => return Some(path.clone()),
+        match label.configs.first().filter(|(owner, _)| owner.pool == guid) {
+            Some((owner, _)) if missing.contains_key(&owner.device) => return Some(path.clone()),
             // It may be missed by a newer configuration that the next look finds.
             Some(_) => {}
             None => drop(others.insert(path.clone())),
@@ -107,6 +124,15 @@ pub(crate) struct Seen {
     pub caches: Vec<(CacheHeader, String)>,
     /// Paths of devices that another process has open.
     pub busy: Vec<String>,
+}
+
+impl Seen {
+    /// Adds what is at more paths.
+    fn add(&mut self, more: Self) {
+        self.found.extend(more.found);
+        self.caches.extend(more.caches);
+        self.busy.extend(more.busy);
+    }
 }
 
 /// Reads the labels of all devices at `paths` that can be opened. Those that hang delay

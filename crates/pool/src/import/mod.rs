@@ -90,7 +90,8 @@ impl Pool {
         let begun = rt::now();
         let opener = FencedOpener::new(opener);
         let mut pool = name_or_guid.to_owned();
-        let taken = take_devices(&opener, paths, name_or_guid).await;
+        let is_known = options.known.is_some();
+        let taken = take_devices(&opener, paths, name_or_guid, is_known).await;
         let Seen { found, caches, .. } =
             taken.map_err(|kind| ImportError { pool: pool.clone(), kind })?;
         let outcome = match select_pool(&found, name_or_guid) {

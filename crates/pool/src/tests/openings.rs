@@ -11,7 +11,7 @@ use forebay_units::{Layout, Nanos};
 use super::imports::{ALL, SIZE, check, forced, make, until_crash, write};
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
-use crate::spec::ImportOptions;
+use crate::spec::{ImportOptions, Told};
 use crate::status::{Health, PoolEvent};
 use crate::{Answering, ImportError, ImportErrorKind, Opener, Opening, Pool};
 
@@ -102,6 +102,39 @@ fn imports_of_two_processes_do_not_each_go_on_with_half_of_a_mirror() {
             assert_eq!(done, 1);
         });
     }
+}
+
+#[test]
+fn import_with_an_old_list_finds_the_members_that_were_added_since() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Layout::Mirror, &["a", "b"], &["l"]).await;
+        pool.attach("l", "m", false).await.unwrap();
+        pool.replace("b", Some("c"), false).await.unwrap();
+        while pool.summary().health != Health::Online {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+    });
+    Runtime::simulated(1).block_on(async move {
+        let options = |known| ImportOptions { known, ..forced() };
+        // As another command has read it before these commands.
+        let list = names(&["a", "b", "l"]);
+        let told = Some(Told { generation: 0, owner: 0 });
+        let import = |options| {
+            let (host, list) = (rack.host(1), list.clone());
+            async move { Pool::import(host, &list, "tank", &options).await.unwrap() }
+        };
+        let pool = import(options(told)).await;
+        check(&pool, 1).await;
+        assert_eq!(pool.summary().health, Health::Online);
+        assert_eq!(pool.status().logs[0].state, Health::Online);
+        pool.export().await.unwrap();
+        // Of a folder that an operator names nothing else is taken.
+        let pool = import(options(None)).await;
+        assert_eq!(pool.summary().health, Health::Degraded);
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]
