@@ -61,12 +61,16 @@ run "$FOREBAY" pool resilver -w a
 together
 say "$(wc -l <made) volumes made, $(wc -l <refusals) commands refused"
 
-for n in $(seq "$STARTS"); do
-    rm -f go.*
+# looks: loops of a command that only looks, until the files are gone.
+looks() {
     for i in $(seq $LOOPS); do
         : >"go.$i"
         while [ -e "go.$i" ]; do "$FOREBAY" volume list >/dev/null 2>&1; done &
     done
+}
+
+for n in $(seq "$STARTS"); do
+    looks
     sleep 0.2
     SERVES=$((SERVES + 1))
     SERVE_LOG=$DIR/serve.$SERVES.log
@@ -78,4 +82,16 @@ for n in $(seq "$STARTS"); do
     stop_server
 done
 together
-pass "$LOOPS loops of commands, and $STARTS starts beside them"
+
+for n in $(seq "$STARTS"); do
+    looks
+    await 60 "an export beside commands" "$FOREBAY" pool export b
+    rm -f go.*
+    wait
+    run "$FOREBAY" pool list -H -o name
+    [ "$(cat "$DIR/.out")" = a ] || fail "export $n, and known are: $(cat "$DIR/.out")"
+    # Exported: without -f.
+    run "$FOREBAY" pool import -d "$DIR" b
+done
+together
+pass "$LOOPS loops of commands, and $STARTS starts and exports beside them"

@@ -430,24 +430,21 @@ const COMMAND_WAIT: Nanos = Nanos::from_secs(2);
 const QUIET_WAIT: Nanos = Nanos::from_secs(1);
 
 /// Waits for `at_most` until no other process has the devices of a known pool locked. Returns the
-/// pool as the list has it then (a command may have changed its devices), and the processes that
-/// still hold it.
+/// processes that still have.
 async fn wait_for_holders(
-    set: &PoolSet,
     known: &KnownPool,
     at_most: Nanos,
-) -> Result<(KnownPool, Option<Vec<Holder>>), Failure> {
+) -> Result<Option<Vec<Holder>>, Failure> {
     let quiet = at_most.min(QUIET_WAIT);
     if wait_until_free_for(&known.devices, quiet).await {
-        return Ok((set.as_known_now(known).await?, None));
+        return Ok(None);
     }
     if at_most > COMMAND_WAIT {
         let by = named(&holders(&known.devices).await);
         log::notice(&format!("waiting for {by}, which has the pool '{}' open", known.name));
     }
     let is_free = wait_until_free_for(&known.devices, at_most.since(quiet)).await;
-    let held_by = if is_free { None } else { Some(holders(&known.devices).await) };
-    Ok((set.as_known_now(known).await?, held_by))
+    Ok(if is_free { None } else { Some(holders(&known.devices).await) })
 }
 
 fn named(holders: &[Holder]) -> String {
@@ -467,11 +464,13 @@ pub async fn import_known(
 ) -> Result<(), Failure> {
     // Before the import takes the pool over: afterwards it would have to be given back.
     set.check_name_free(known).await?;
+    // A pool that is served from a folder is not on the list.
+    let is_listed = set.as_known_now(known).await?.is_some();
     let begun = forebay_rt::now();
     loop {
         let left = at_most.since(forebay_rt::now().since(begun));
-        let outcome = import_when_free(set, known, options, left).await;
-        if outcome.is_ok() {
+        let outcome = import_when_free(set, (known, is_listed), options, left).await;
+        if !outcome.as_ref().is_err_and(|failure| failure.code != ErrorCode::PoolNotFound) {
             return outcome;
         }
         // Another command may have taken the devices after they were seen to be free.
@@ -485,16 +484,21 @@ pub async fn import_known(
     }
 }
 
-/// As [`import_known`], once.
+/// As [`import_known`], once. Refused if the pool was on the list, and is no more.
 async fn import_when_free(
     set: &PoolSet,
-    known: &KnownPool,
+    (known, is_listed): (&KnownPool, bool),
     options: &ImportOptions,
     at_most: Nanos,
 ) -> Result<(), Failure> {
     // Not later: after a failed import the locks of this process are released a moment late.
-    let (known, held_by) = wait_for_holders(set, known, at_most).await?;
-    let known = &known;
+    let held_by = wait_for_holders(known, at_most).await?;
+    // A command may have changed its devices meanwhile, or exported it.
+    let known = &match set.as_known_now(known).await? {
+        Some(now) => now,
+        None if is_listed => return Err(no_such_pool(&known.name)),
+        None => known.clone(),
+    };
     let mut paths = known.devices.clone();
     paths.extend(set.found_elsewhere(known).await?);
     // The look for other places may hold devices; those that others hold have been waited for.

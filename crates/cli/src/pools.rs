@@ -6,6 +6,7 @@
 
 mod actions;
 mod changes;
+mod listed;
 mod opener;
 mod transfers;
 
@@ -18,7 +19,7 @@ use std::rc::Rc;
 use forebay_attach::Volume;
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec};
-use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
+use forebay_pool::status::{PoolStatus, VdevStatus};
 use forebay_pool::{CloseError, Opener, Pool};
 use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
@@ -259,6 +260,9 @@ impl PoolSet {
         self.check_takes_more(name)?;
         let pool = Pool::import(self.opener.clone(), paths, name, options).await?;
         crate::memory::release_free_memory();
+        if options.known.is_some_and(|told| told.generation > 0) {
+            self.check_still_listed(&pool).await?;
+        }
         // A forced import may go back behind the generation that the list has.
         let may_be_older = options.force || options.rewind_groups > 0 || options.keep.is_some();
         self.adopt_or_export(&pool, may_be_older).await?;
@@ -269,7 +273,8 @@ impl PoolSet {
     /// Goes on with a suspended pool. Its volumes stay open.
     async fn resume(&self, name: &str) -> Result<Rc<Pool>, Failure> {
         let suspended = self.pool(name)?;
-        let known = self.as_known_now(&known(&suspended)).await?;
+        let known = known(&suspended);
+        let known = self.as_known_now(&known).await?.unwrap_or(known);
         let mut paths = known.devices.clone();
         paths.extend(self.found_elsewhere(&known).await?);
         let next = suspended.resume(&paths).await?;
@@ -338,9 +343,11 @@ impl PoolSet {
         self.leases.revoke(&pool.name());
         outcome?;
         let (guid, name, devices) = (pool.guid(), pool.name(), pool.open_devices());
+        // While the devices are locked: a command that waits for them finds the pool gone.
+        let forgotten = self.writer.run(move |state| state.forget(guid)).await;
         drop(pool);
         until_closed(&name, &devices).await;
-        self.writer.run(move |state| state.forget(guid)).await
+        forgotten
     }
 
     /// Fails when the name of `pool` belongs to another one, here or in the list of known pools.
@@ -350,39 +357,6 @@ impl PoolSet {
         }
         let (name, guid) = (pool.name.clone(), Some(pool.guid));
         self.writer.run(move |state| state.check_name_free(&name, guid)).await
-    }
-
-    /// The entry of a known pool as the list has it now: a command may have changed its devices.
-    pub async fn as_known_now(&self, known: &KnownPool) -> Result<KnownPool, Failure> {
-        let all = self.writer.run(StateDir::known_pools).await?;
-        let now = all.into_iter().find(|pool| pool.guid == known.guid);
-        Ok(now.unwrap_or_else(|| known.clone()))
-    }
-
-    /// Devices of the pool `known` at other paths than the list has: where its own configuration
-    /// has them, because a spare may have taken a place, and where other known pools had theirs,
-    /// because the names of disks change.
-    pub async fn found_elsewhere(&self, known: &KnownPool) -> Result<Vec<String>, Failure> {
-        // The list as it is now: an import a moment ago may have changed it.
-        let all = self.writer.run(StateDir::known_pools).await?;
-        let others: BTreeSet<String> = all.into_iter().flat_map(|pool| pool.devices).collect();
-        let others: Vec<String> =
-            others.into_iter().filter(|path| !known.devices.contains(path)).collect();
-        let here = self.found(known.guid, &known.devices).await;
-        let mut named = BTreeSet::new();
-        here.iter().flat_map(|pool| &pool.groups).for_each(|group| leaves(group, &mut named));
-        named.retain(|path| !known.devices.contains(path));
-        let found: usize = here.iter().map(|pool| pool.paths.len()).sum();
-        if found < known.devices.len() && !others.is_empty() {
-            let there = self.found(known.guid, &others).await;
-            named.extend(there.into_iter().flat_map(|pool| pool.paths));
-        }
-        Ok(named.into_iter().collect())
-    }
-
-    async fn found(&self, guid: u64, paths: &[String]) -> Vec<FoundPool> {
-        let found = Pool::discover(self.opener.clone(), paths).await;
-        found.into_iter().filter(|pool| pool.guid == guid).collect()
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {
