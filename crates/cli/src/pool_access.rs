@@ -469,14 +469,13 @@ pub async fn import_known(
     let begun = forebay_rt::now();
     loop {
         let left = at_most.since(forebay_rt::now().since(begun));
-        let outcome = import_when_free(set, (known, is_listed), options, left).await;
-        if !outcome.as_ref().is_err_and(|failure| failure.code != ErrorCode::PoolNotFound) {
-            return outcome;
-        }
+        let imported = import_when_free(set, (known, is_listed), options, left).await;
+        let Err(failure) = imported else { return Ok(()) };
         // Another command may have taken the devices after they were seen to be free.
         let held_by = holders(&known.devices).await;
-        if held_by.is_empty() {
-            return outcome;
+        let is_gone = is_listed && set.as_known_now(known).await?.is_none();
+        if is_gone || held_by.is_empty() {
+            return Err(failure);
         }
         if forebay_rt::now().since(begun) >= at_most {
             return Err(devices_held(known, &held_by));
