@@ -140,7 +140,8 @@ impl PoolAccess {
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
         let known = known.ok_or_else(|| no_such_pool(name))?;
         let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), self.stop.clone());
-        let importing = import_known(&set, &known, &KNOWN_POOL_OPTIONS, COMMAND_WAIT);
+        let options = ImportOptions { for_command: true, ..KNOWN_POOL_OPTIONS };
+        let importing = import_known(&set, &known, &options, COMMAND_WAIT);
         let what = format!("opening '{name}'");
         let opening = with_waiting_line(&what, false, importing);
         unless_asked(&stop, opening).await.ok_or_else(|| {
@@ -418,6 +419,7 @@ pub const KNOWN_POOL_OPTIONS: ImportOptions = ImportOptions {
     accept_log_loss: false,
     rewind_groups: 0,
     keep: None,
+    for_command: false,
 };
 
 /// How long a server that starts waits for a command that has a pool open. A command that waits for

@@ -226,17 +226,19 @@ impl Pool {
 
     async fn import_again(&self, paths: &[String]) -> Result<Rc<Pool>, ImportError> {
         let guid = self.guid.to_string();
-        let import = async |options: ImportOptions| {
+        let for_command = self.lifecycle.for_command.get();
+        let import = async |accept_log_loss: bool| {
+            let options = ImportOptions { accept_log_loss, for_command, ..Default::default() };
             let opener = self.opener.source();
             let continued = Continued::new(self);
             Pool::import_as(opener, paths, &guid, &options, Some(&continued)).await
         };
-        let outcome = match import(ImportOptions::default()).await {
+        let outcome = match import(false).await {
             // Whatever a lost log had is in memory here.
             Err(ImportError {
                 kind: ImportErrorKind::LogMissing { .. } | ImportErrorKind::LogLoss(_),
                 ..
-            }) => import(ImportOptions { accept_log_loss: true, ..Default::default() }).await,
+            }) => import(true).await,
             other => other,
         };
         // Where no label can be read, only the id is known to the import.

@@ -42,10 +42,14 @@ impl Pool {
         let is_over = || self.lifecycle.closing.get() || self.is_stopped();
         let mut without_snapshot = BTreeSet::new();
         self.settle_transfers().await;
+        let for_command = self.lifecycle.for_command.get();
         loop {
-            self.keep_schedules(&mut without_snapshot).await;
+            if !for_command {
+                self.keep_schedules(&mut without_snapshot).await;
+            }
             self.open_spares().await;
-            for member in self.members_to_replace() {
+            let failed = if for_command { Vec::new() } else { self.members_to_replace() };
+            for member in failed {
                 if is_over() {
                     break;
                 }

@@ -105,4 +105,8 @@ pub struct ImportOptions {
     /// left out and must be made anew.
     #[serde(default)]
     pub keep: Option<String>,
+    /// The pool is opened for one command and closed after it: no snapshot is taken or destroyed by
+    /// a schedule, no scrub begins because it is due, and no spare is put in.
+    #[serde(default)]
+    pub for_command: bool,
 }

@@ -49,6 +49,8 @@ pub(crate) struct Lifecycle {
     pub heirs_root: Cell<CommitId>,
     /// The highest number of a root that these attempts may have begun to write.
     pub heirs_tried: Cell<CommitId>,
+    /// The pool is open for one command: what is due by the clock is left to a server.
+    pub for_command: Cell<bool>,
     /// The process is about to end, and no successor will come.
     pub given_up: Cell<bool>,
     /// Suspended, with its devices closed.

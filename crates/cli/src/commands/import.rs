@@ -184,6 +184,7 @@ async fn import_one(
 ) -> Result<String, Failure> {
     access.state().check_name_free(&pool.name, Some(pool.guid))?;
     let handle = access.for_new_pool(&pool.guid.to_string());
+    let options = ImportOptions { for_command: handle.is_local(), ..options };
     let action = Action::Import { paths: pool.paths.clone(), options };
     let outcome = async {
         handle.ask(action).await?;

@@ -157,6 +157,7 @@ impl Pool {
         history.goes_on(&mut judged.config, nonce, continued);
         drop(found);
         let pool = Self::take_over(opener, judged, claim, (nonce, continued), begun).await?;
+        pool.lifecycle.for_command.set(options.for_command);
         pool.note_cache_paths(&wanted.caches);
         pool.start(Vec::new());
         Ok(pool)

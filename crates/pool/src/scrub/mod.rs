@@ -307,6 +307,9 @@ impl Pool {
     /// for the operator.
     fn is_scrub_due(&self) -> bool {
         let Some(every_secs) = self.settings.get().scrub_every_secs else { return false };
+        if self.lifecycle.for_command.get() {
+            return false;
+        }
         let paused = |s: &ScanStatus| s.state == ScanPhase::Paused;
         if self.scan.status.borrow().as_ref().is_some_and(paused) {
             return false;

@@ -15,6 +15,7 @@ use crate::{AdminError, Pool};
 
 const SIZE: u64 = 64 << 20;
 const OPTIONS: ImportOptions = ImportOptions {
+    for_command: false,
     force: false,
     known: None,
     accept_log_loss: false,

@@ -127,6 +127,45 @@ fn a_device_that_is_missing_at_import_is_replaced_after_a_minute() {
     });
 }
 
+// A list of volumes destroys no snapshot and uses no device.
+#[test]
+fn a_pool_that_is_open_for_a_command_leaves_to_a_server_what_is_due() {
+    Runtime::simulated(8).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        drop(written(&pool).await);
+        pool.set("scrub_every", "2h").await.unwrap();
+        pool.set_volume("v", "snapshot_every", "hourly=1").await.unwrap();
+        rt::sleep(Nanos::from_secs(60)).await;
+        let snapshots = async |pool: &Pool| {
+            let all = pool.list_snapshots().await.into_iter();
+            all.map(|snapshot| snapshot.name).collect::<Vec<_>>()
+        };
+        let taken = snapshots(&pool).await;
+        assert_eq!(taken.len(), 1);
+        pool.export().await.unwrap();
+        drop(pool);
+        rack.pull(&["b"]);
+        rt::sleep(Nanos::from_secs(3 * 3600)).await;
+        let paths = names(&["a", "c", "l", "s"]);
+        let options = ImportOptions { for_command: true, ..ImportOptions::default() };
+        let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+        rt::sleep(Nanos::from_secs(3600)).await;
+        assert_eq!(snapshots(&pool).await, taken);
+        assert!(pool.status().scan.is_none(), "{:?}", pool.status().scan);
+        let states: Vec<SpareState> = pool.status().spares.iter().map(|s| s.state).collect();
+        assert_eq!(states, [SpareState::Avail], "it can be seen that the spare is there");
+        assert_eq!(pool.summary().health, Health::Degraded);
+        pool.export().await.unwrap();
+        drop(pool);
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+        health_within(&pool, Health::Online, 180).await;
+        assert_ne!(snapshots(&pool).await, taken);
+        pool.export().await.unwrap();
+    });
+}
+
 #[test]
 fn spares_that_are_too_small_or_not_empty_are_not_taken() {
     Runtime::simulated(3).block_on(async {
