@@ -27,6 +27,7 @@ mod memory;
 mod metrics;
 mod notify;
 mod object_stores;
+mod open_files;
 mod path_probe;
 pub mod pool_access;
 pub mod pools;

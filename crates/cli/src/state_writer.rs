@@ -70,7 +70,7 @@ impl StateWriter {
         }
         let done = || !self.pending.borrow().contains_key(&pool) || self.is_late.get();
         if rt::timeout(REPORT_TIMEOUT, Box::pin(self.changed.until(done))).await.is_err() {
-            self.set_late("does not answer");
+            self.set_late(&format!("state folder {} does not answer", self.state.path().display()));
         }
     }
 
@@ -78,9 +78,8 @@ impl StateWriter {
         // Pools go on. Meanwhile an import cannot tell an old half of a mirror from a new one.
         if !self.is_late.replace(true) {
             log::warning(&format!(
-                "state folder {}: {why}; until it answers, an import does not learn of changes \
-                 that are newer than the devices it finds",
-                self.state.path().display()
+                "{why}; until the state folder answers, an import does not learn of changes that \
+                 are newer than the devices it finds"
             ));
         }
         self.changed.notify_all();

@@ -19,6 +19,7 @@ use crate::devices::{DEVICE_MIN_BYTES, resolve_new, wait_until_free};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::log_memory;
+use crate::open_files;
 use crate::serving::watch::Watch;
 use crate::serving::{NBD_PORT, REPLY_TIMEOUT, bind, refuse_exposed, tls_config};
 use crate::signals::Signals;
@@ -111,7 +112,7 @@ async fn serve(args: LogTargetArgs, signals: Signals) -> Result<Outcome, Failure
     }
     log::become_server();
     let stop = signals.watch();
-    let (targets, limits) = (Rc::new(Targets(targets)), Limits::default());
+    let (targets, limits) = (Rc::new(Targets(targets)), open_files::within(Limits::default()));
     let server = match tls {
         Some(tls) => Server::with_tls(targets.clone(), limits, tls),
         None => Server::new(targets.clone(), limits),

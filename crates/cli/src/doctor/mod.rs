@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::files;
+use crate::{files, open_files};
 
 pub use devices::{Examined, Purpose, of_devices};
 
@@ -124,13 +124,12 @@ impl ProcessLimits {
     /// Those of this process.
     #[must_use]
     pub fn own() -> Self {
-        let limit = |resource| {
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: `limit` is one structure and outlives the call.
-            let outcome = unsafe { libc::getrlimit(resource, &raw mut limit) };
-            if outcome == 0 { limit.rlim_cur } else { 0 }
-        };
-        Self { files: limit(libc::RLIMIT_NOFILE), locked_bytes: limit(libc::RLIMIT_MEMLOCK) }
+        let mut locked = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `locked` is one structure and outlives the call.
+        let outcome = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut locked) };
+        let locked_bytes = if outcome == 0 { locked.rlim_cur } else { 0 };
+        // A server raises its limit to the hard one.
+        Self { files: open_files::limit().1, locked_bytes }
     }
 }
 
@@ -209,7 +208,7 @@ fn open_files(limits: ProcessLimits) -> Finding {
         Grade::Warning,
         "open files",
         found,
-        "connections are refused when a server has no descriptor for them",
+        "a server takes fewer connections than 256 when it has no descriptors for them",
     )
     .fix("ulimit -n 65536, or LimitNOFILE=65536 in the unit")
 }

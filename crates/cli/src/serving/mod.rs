@@ -29,6 +29,7 @@ use crate::failure::{ErrorCode, Failure};
 use crate::hooks::{EventFeed, Hooks};
 use crate::log;
 use crate::notify::Notify;
+use crate::open_files;
 use crate::pools::PoolSet;
 use crate::service_manager::ServiceManager;
 use crate::signals::Stop;
@@ -154,6 +155,7 @@ impl Serving {
         limits: Limits,
     ) -> Result<Self, Failure> {
         self.plaintext = args.plaintext;
+        let limits = open_files::within(limits);
         self.limits = limits;
         self.server = match tls_config(args, allow)? {
             Some(tls) => Server::with_tls(self.set.clone(), limits, tls),
