@@ -68,6 +68,7 @@ mod transfers;
 mod turns;
 mod volume_rollbacks;
 mod waiting_requests;
+mod wide_streams;
 mod witnesses;
 
 use std::collections::BTreeMap;

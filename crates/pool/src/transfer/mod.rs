@@ -18,7 +18,7 @@ use forebay_format::snapshot::Snapshot;
 use forebay_format::stream::ResumeToken;
 use forebay_rt as rt;
 use forebay_rt::sync::MutexGuard;
-use forebay_units::{Nanos, VolumeId};
+use forebay_units::{BLOCK_BYTES, Lba, Nanos, VolumeId};
 
 use crate::Pool;
 use crate::admin::error::VolumeError;
@@ -42,6 +42,16 @@ impl Pool {
             (snapshot, guid)
         };
         living.map(with_guid).collect()
+    }
+
+    /// Up to where, from a place on, none of some versions has anything but holes, in bytes. A
+    /// petabyte of holes would have millions of steps.
+    fn end_of_holes(&self, versions: &[VolumeId], from_bytes: u64, size_bytes: u64) -> u64 {
+        let map = self.store.map.borrow();
+        let from = Lba(from_bytes / BLOCK_BYTES);
+        let entries = versions.iter().filter_map(|id| map.next_entry(*id, from));
+        let first = entries.min().map_or(u64::MAX, |lba| lba.0 * BLOCK_BYTES);
+        first.clamp(from_bytes, size_bytes)
     }
 
     /// Refuses a volume that is not whole.

@@ -12,7 +12,7 @@ use forebay_format::receiving::{RECEIVED, RECEIVING, ReceivedGuids, Receiving};
 use forebay_format::snapshot::Snapshot;
 use forebay_format::stream::{Record, StreamDecoder, StreamError, StreamFlaw, StreamHeader};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, Nanos, TxgId, VolumeId};
+use forebay_units::{BLOCK_BYTES, Lba, Nanos, TxgId, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::Pool;
@@ -293,6 +293,17 @@ impl Pool {
         let mut slices = rt::Slices::new();
         let mut at = 0;
         while at < size_bytes {
+            let hole_end = self.end_of_holes(&[base.id, volume.id], at, size_bytes);
+            if hole_end > at {
+                let blocks = (hole_end - at) / BLOCK_BYTES;
+                let dirty =
+                    self.dirty.groups.borrow().lookup(volume.id, Lba(at / BLOCK_BYTES), blocks);
+                if dirty.iter().any(|extent| extent.content.is_some()) {
+                    return true;
+                }
+                at = hole_end;
+                continue;
+            }
             let len = STEP_BYTES.min(size_bytes - at);
             let Some(runs) = self.changes_since(&name, base.id, at, len) else { return true };
             if runs.iter().any(|run| run.changed) {

@@ -255,6 +255,16 @@ impl Plan {
     /// Looks at the next part of the volume.
     fn look(&mut self) {
         let from = self.at_bytes;
+        let versions: Vec<VolumeId> = self.base.into_iter().chain([self.state.id]).collect();
+        let hole_end = self.pool.end_of_holes(&versions, from, self.size_bytes);
+        if hole_end > from {
+            // A base has the same holes there.
+            if self.base.is_none() {
+                self.add(from, hole_end - from, Holds::Hole);
+            }
+            self.at_bytes = hole_end;
+            return;
+        }
         let len = STEP_BYTES.min(self.size_bytes - from);
         let mut at = from;
         for (len_bytes, is_sent) in self.changes(from, len) {

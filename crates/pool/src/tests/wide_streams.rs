@@ -1,0 +1,98 @@
+//! Streams of volumes that are nearly all holes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_device::Device;
+use forebay_rt::{self as rt, Runtime};
+
+use super::transfers::{PLAIN, make, receive, sent, since, snapshot, target, whole};
+use super::{expect, stamp, volume};
+use crate::spec::{CloneSpec, VolumeSpec};
+use crate::tests::rack::memory;
+
+const BLOCK: u64 = 4096;
+/// The largest volume.
+const SIZE: u64 = 1 << 50;
+const CHANGES: usize = 12;
+
+/// What was written, by block; blocks that are not here are holes.
+type Model = BTreeMap<u64, u64>;
+
+/// Writes and trims blocks that may lie anywhere, and mostly near those that were written before.
+async fn change(v: &Device, model: &mut Model) {
+    for _ in 0..CHANGES {
+        let blocks = SIZE / BLOCK;
+        let near = model.keys().nth(rt::random_below(model.len() as u64 + 1) as usize);
+        let at = match (near, rt::random_below(4)) {
+            (Some(near), 1..) => (near + rt::random_below(1100)).saturating_sub(550) % blocks,
+            (_, 0) => blocks - 1 - rt::random_below(3),
+            _ => rt::random_below(blocks),
+        };
+        if rt::random_below(3) == 0 {
+            v.discard(at * BLOCK, BLOCK, false).await.unwrap();
+            model.remove(&at);
+        } else {
+            let salt = rt::random_below(1 << 40);
+            v.write(at * BLOCK, stamp(BLOCK as usize, salt), false).await.unwrap();
+            model.insert(at, salt);
+        }
+    }
+}
+
+async fn holds(device: &Device, model: &Model, touched: &BTreeSet<u64>) {
+    for at in touched {
+        let wanted = match model.get(at) {
+            Some(salt) => stamp(BLOCK as usize, *salt).to_vec(),
+            None => vec![0; BLOCK as usize],
+        };
+        expect(device, at * BLOCK, &wanted).await;
+    }
+}
+
+// Looked at step by step, a petabyte took minutes.
+#[test]
+fn streams_of_a_petabyte_of_holes_have_the_blocks_between_them() {
+    for seed in 0..6 {
+        Runtime::simulated(300 + seed).block_on(async move {
+            let tank = make(memory(&["a", "l"], 64 << 20), "tank").await;
+            let mut model = Model::new();
+            if seed % 2 == 0 {
+                let wide = VolumeSpec { sparse: true, ..volume(SIZE) };
+                tank.create_volume(&wide).await.unwrap();
+            } else {
+                // The volume is a clone, and has most of its blocks from another one.
+                let origin = VolumeSpec { sparse: true, name: "o".into(), ..volume(SIZE) };
+                tank.create_volume(&origin).await.unwrap();
+                change(&tank.open_volume("o").unwrap(), &mut model).await;
+                snapshot(&tank, "o@x").await;
+                let clone = CloneSpec { name: "v".into(), properties: BTreeMap::new() };
+                tank.clone_snapshot("o@x", &clone).await.unwrap();
+                change(&tank.open_volume("o").unwrap(), &mut Model::new()).await;
+            }
+            let v = tank.open_volume("v").unwrap();
+            let back = target().await;
+            let mut models: Vec<Model> = Vec::new();
+            for step in 0..4 {
+                change(&v, &mut model).await;
+                snapshot(&tank, &format!("v@{step}")).await;
+                models.push(model.clone());
+            }
+            for step in 0..4 {
+                let stream = match step {
+                    0 => sent(&tank, &whole("v@0")).await,
+                    _ => sent(&tank, &since(&(step - 1).to_string(), &format!("v@{step}"))).await,
+                };
+                let bytes: usize = stream.iter().map(Vec::len).sum();
+                assert!(bytes < 40 * (BLOCK as usize + 200), "{bytes} bytes");
+                receive(&back, &stream, PLAIN).await.unwrap();
+            }
+            let touched: BTreeSet<u64> = models.iter().flat_map(|m| m.keys().copied()).collect();
+            for (step, model) in models.iter().enumerate() {
+                holds(&tank.open_snapshot(&format!("v@{step}")).unwrap(), model, &touched).await;
+                holds(&back.open_snapshot(&format!("w@{step}")).unwrap(), model, &touched).await;
+            }
+            tank.export().await.unwrap();
+            back.export().await.unwrap();
+        });
+    }
+}
