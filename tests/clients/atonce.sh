@@ -9,15 +9,17 @@ EACH=$(longer 20 200)
 STARTS=$(longer 4 30)
 
 files 256M a0 a1 a2 b0 b1 b2
-files 64M l0 l1
+files 64M l0 l1 l2 l3
+mkdir store
 run "$FOREBAY" pool create a mirror "$DIR"/a{0,1}
 run "$FOREBAY" pool create b raidz1 "$DIR"/b{0,1,2} log mirror "$DIR"/l{0,1}
+run "$FOREBAY" pool create c objects "file://$DIR/store" log mirror "$DIR"/l{2,3}
 
 # makes NUMBER: makes volumes one after the other. What is answered is noted, and so is a refusal.
 makes() {
     local n volume
     for n in $(seq "$EACH"); do
-        for volume in a/v$1-$n b/v$1-$n; do
+        for volume in {a,b,c}/v$1-$n; do
             if "$FOREBAY" volume create -s -V 1M $volume 2>"$DIR/refused.$1"; then
                 echo $volume >>"$DIR/made.$1"
             else
@@ -42,7 +44,7 @@ together() {
     cat "$DIR"/made.* | sort >"$DIR/made"
     run "$FOREBAY" volume list -H -o name
     sort "$DIR/.out" | diff "$DIR/made" - >"$DIR/diff" || fail "made, and listed: $(head "$DIR/diff")"
-    "$FOREBAY" pool list --json | jq -e '[.pools[].health] == ["ONLINE", "ONLINE"]' >/dev/null ||
+    "$FOREBAY" pool list --json | jq -e '[.pools[].health] == ["ONLINE", "ONLINE", "ONLINE"]' >/dev/null ||
         fail "the pools: $("$FOREBAY" pool status; sort "$DIR/refusals" | uniq -c | sort -rn | head)"
     ! grep -v 'in use by' "$DIR/refusals" || fail "refused for another reason than that others have the pool"
 }
@@ -77,7 +79,7 @@ for n in $(seq "$STARTS"); do
     "$FOREBAY" serve --listen "unix:$SOCKET" >"$SERVE_LOG" 2>&1 &
     SERVER=$!
     await 120 "a server that starts beside commands" grep -q 'ready: ' "$SERVE_LOG"
-    grep -q 'serving a (.*), b (' "$SERVE_LOG" || fail "start $n serves too little: $(cat "$SERVE_LOG")"
+    grep -q 'serving a (.*), b (.*), c (' "$SERVE_LOG" || fail "start $n serves too little: $(cat "$SERVE_LOG")"
     rm -f go.*
     stop_server
 done
@@ -89,7 +91,7 @@ for n in $(seq "$STARTS"); do
     rm -f go.*
     wait
     run "$FOREBAY" pool list -H -o name
-    [ "$(cat "$DIR/.out")" = a ] || fail "export $n, and known are: $(cat "$DIR/.out")"
+    [ "$(tr '\n' ' ' <"$DIR/.out")" = "a c " ] || fail "export $n, and known are: $(cat "$DIR/.out")"
     # Exported: without -f.
     run "$FOREBAY" pool import -d "$DIR" b
 done

@@ -37,7 +37,7 @@ pub struct FileOpener;
 impl Opener for FileOpener {
     fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
         if object_stores::is_name(path) {
-            return Box::pin(object_stores::open(path, self.host()));
+            return Box::pin(object_stores::open(path, self.host(), true));
         }
         match remote_log::is_name(path) {
             true => Box::pin(remote_log::open(path)),
@@ -46,6 +46,9 @@ impl Opener for FileOpener {
     }
 
     fn open_to_look<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        if object_stores::is_name(path) {
+            return Box::pin(object_stores::open(path, self.host(), false));
+        }
         if is_elsewhere(path) {
             return self.open(path);
         }

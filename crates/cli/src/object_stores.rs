@@ -119,8 +119,9 @@ pub fn check_log(spec: &PoolSpec) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the device `name` for the machine `host`.
-pub async fn open(name: &str, host: u64) -> Result<Device, DeviceError> {
+/// Opens the device `name` for the machine `host`. With `exclusive`, no other process of this
+/// machine opens it so as well.
+pub async fn open(name: &str, host: u64, exclusive: bool) -> Result<Device, DeviceError> {
     let failed = |kind| DeviceError::new(name, Operation::Open, 0, 0, kind);
     let refused = |error: StoreError| match error {
         StoreError::InUse => failed(ErrorKind::Busy),
@@ -128,8 +129,10 @@ pub async fn open(name: &str, host: u64) -> Result<Device, DeviceError> {
     };
     let named = parse(name).map_err(|text| refused(StoreError::Refused { text }))?;
     let store = match &named.place {
-        Place::Bucket { bucket, prefix } => RemoteStore::s3(name, bucket, prefix, &settings()),
-        Place::Folder(folder) => RemoteStore::folder(name, folder),
+        Place::Bucket { bucket, prefix } => {
+            RemoteStore::s3(name, (bucket, prefix), &settings(), exclusive)
+        }
+        Place::Folder(folder) => RemoteStore::folder(name, folder, exclusive),
     };
     let store: Rc<dyn Store> = store.map_err(refused)?;
     Ok(ObjectDevice::open(store, host, named.size_bytes).await?)

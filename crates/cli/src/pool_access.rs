@@ -473,14 +473,15 @@ pub async fn import_known(
         let left = at_most.since(forebay_rt::now().since(begun));
         let imported = import_when_free(set, (known, is_listed), options, left).await;
         let Err(failure) = imported else { return Ok(()) };
-        // Another command may have taken the devices after they were seen to be free.
+        // Another command may have taken the devices after they were seen to be free, and may have
+        // given them back by now.
         let held_by = holders(&known.devices).await;
-        let is_gone = is_listed && set.as_known_now(known).await?.is_none();
-        if is_gone || held_by.is_empty() {
+        let is_held = failure.code == ErrorCode::DeviceInUse || !held_by.is_empty();
+        if !is_held || is_listed && set.as_known_now(known).await?.is_none() {
             return Err(failure);
         }
         if forebay_rt::now().since(begun) >= at_most {
-            return Err(devices_held(known, &held_by));
+            return Err(if held_by.is_empty() { failure } else { devices_held(known, &held_by) });
         }
     }
 }
@@ -554,7 +555,8 @@ fn cannot_open(name: &str, why: Failure) -> Failure {
     let mut failure = why;
     // These name the pool themselves.
     let names_it = [ErrorCode::PoolUnavailable, ErrorCode::PoolNotExported, ErrorCode::PoolExists];
-    if !names_it.contains(&failure.code) {
+    let begins_with_it = failure.message.starts_with(&format!("pool '{name}'"));
+    if !begins_with_it && !names_it.contains(&failure.code) {
         failure.message = format!("pool '{name}' cannot be opened: {}", failure.message);
     }
     if failure.code == ErrorCode::NoSpace && failure.hint.is_empty() {

@@ -258,7 +258,14 @@ impl PoolSet {
         typed: &str,
     ) -> Result<(), Failure> {
         self.check_takes_more(name)?;
-        let pool = Pool::import(self.opener.clone(), paths, name, options).await?;
+        let imported = Pool::import(self.opener.clone(), paths, name, options).await;
+        let pool = imported.map_err(|error| match options.known {
+            // The devices of a pool of the list are looked for nowhere else.
+            Some(_) if error.is_held_here() => {
+                Failure { code: ErrorCode::DeviceInUse, ..Failure::from(error) }
+            }
+            _ => Failure::from(error),
+        })?;
         crate::memory::release_free_memory();
         if options.known.is_some_and(|told| told.generation > 0) {
             self.check_still_listed(&pool).await?;

@@ -43,19 +43,21 @@ pub struct RemoteStore {
     runtime: Handle,
     /// Ends the thread when it is dropped.
     _running: tokio::sync::oneshot::Sender<()>,
-    /// Keeps other processes of this machine from opening it, until this one ends.
-    _lock: UnixListener,
+    /// Keeps other processes of this machine from opening it, until this one ends. `None`: it was
+    /// opened to look.
+    _lock: Option<UnixListener>,
 }
 
 impl RemoteStore {
     /// Objects below `prefix` in a bucket of S3, or of a server that speaks its protocol.
     /// `settings` are those of the environment and of profiles, by the names that AWS has for them,
-    /// such as `aws_access_key_id` or `aws_endpoint_url`; unknown ones are passed over.
+    /// such as `aws_access_key_id` or `aws_endpoint_url`; unknown ones are passed over. With
+    /// `exclusive`, no other process of this machine opens it so as well.
     pub fn s3(
         name: &str,
-        bucket: &str,
-        prefix: &str,
+        (bucket, prefix): (&str, &str),
         settings: &[(String, String)],
+        exclusive: bool,
     ) -> Result<Rc<Self>, StoreError> {
         // Another part of the process may have chosen a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -98,17 +100,18 @@ impl RemoteStore {
         }
         let built = builder.with_bucket_name(bucket).with_client_options(client).build();
         let store = built.map_err(|error| StoreError::Refused { text: setting(&error) })?;
-        Self::over(name, &place, Arc::new(store), prefix)
+        Self::over(name, &place, Arc::new(store), prefix, exclusive)
     }
 
-    /// Objects as files below a folder, which is made if it is not there.
-    pub fn folder(name: &str, folder: &FilePath) -> Result<Rc<Self>, StoreError> {
+    /// Objects as files below a folder, which is made if it is not there. With `exclusive`, no
+    /// other process of this machine opens it so as well.
+    pub fn folder(name: &str, folder: &FilePath, exclusive: bool) -> Result<Rc<Self>, StoreError> {
         let refused = |text: String| StoreError::Refused { text };
         std::fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| refused(first_line(&error)))?
             .with_fsync(true);
-        Self::over(name, &folder.display().to_string(), Arc::new(store), "")
+        Self::over(name, &folder.display().to_string(), Arc::new(store), "", exclusive)
     }
 
     fn over(
@@ -116,9 +119,10 @@ impl RemoteStore {
         place: &str,
         store: Arc<dyn ObjectStore>,
         prefix: &str,
+        exclusive: bool,
     ) -> Result<Rc<Self>, StoreError> {
         let refused = |text: String| StoreError::Refused { text };
-        let lock = lock(place)?;
+        let lock = if exclusive { Some(lock(place)?) } else { None };
         let prefix = Path::parse(prefix).map_err(|error| refused(error.to_string()))?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| refused(error.to_string()))?;

@@ -92,6 +92,7 @@ fn import_code(kind: &ImportErrorKind) -> ErrorCode {
         ImportErrorKind::NotFound { .. } => ErrorCode::PoolNotFound,
         ImportErrorKind::Ambiguous => ErrorCode::PoolAmbiguous,
         ImportErrorKind::NotExportedElsewhere => ErrorCode::PoolNotExported,
+        ImportErrorKind::HeldHere { .. } => ErrorCode::DeviceInUse,
         _ => ErrorCode::PoolUnavailable,
     }
 }

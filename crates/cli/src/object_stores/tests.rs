@@ -39,3 +39,22 @@ fn settings_are_those_of_the_profile() {
     );
     assert_eq!(section_of(text, "lab"), []);
 }
+
+#[test]
+fn a_store_is_open_once_and_can_be_looked_at_beside_that() {
+    let folder = std::env::temp_dir().join(format!("forebay-store-{}", std::process::id()));
+    let name = format!("file://{}?size=64M", folder.display());
+    let content = forebay_device::IoBuf::copy_of(&[7; 4096]).freeze();
+    forebay_rt::Runtime::real().unwrap().block_on(async move {
+        let owner = open(&name, 1, true).await.unwrap();
+        owner.write(0, content.clone(), false).await.unwrap();
+        owner.flush().await.unwrap();
+        assert_eq!(open(&name, 1, true).await.err().unwrap().kind, ErrorKind::Busy);
+        let looked_at = open(&name, 1, false).await.unwrap();
+        let read = looked_at.read(0, forebay_device::IoBuf::zeroed(4096)).await.unwrap();
+        assert_eq!(read[..], content[..]);
+        drop(owner);
+        open(&name, 1, true).await.unwrap();
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -6,6 +6,7 @@ use forebay_testkit::Shelf;
 use forebay_units::Layout;
 
 use super::*;
+use crate::pool_access::{KNOWN_POOL_OPTIONS, SERVE_WAIT, import_known};
 
 /// A device in memory that one holder at a time can open.
 fn shelf() -> Rc<dyn Opener> {
@@ -102,6 +103,39 @@ fn export_answers_when_the_devices_are_closed() {
         ask(&set, Action::Export { force: false }).await.unwrap();
         let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
         ask(&set, Action::Import { paths, options }).await.unwrap();
+        set.close().await.unwrap();
+    });
+}
+
+// A device elsewhere has no lock that the kernel tells of.
+#[test]
+fn a_start_waits_for_a_pool_whose_devices_another_process_has_though_none_is_seen_to_be_locked() {
+    const FAR: &str = "nbd://far/a";
+    let folder = Folder::new("far");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(6).block_on(async move {
+        let device: Device = Rc::new(MemoryDevice::new(FAR, 64 << 20));
+        let shelf = Shelf::new([device]);
+        let opener = || {
+            let shelf = shelf.clone();
+            OpenWith::new(1, move |name| shelf.open_alone(name))
+        };
+        let other = PoolSet::new(opener(), state.clone(), None);
+        let group = GroupSpec { layout: Layout::Raid0, devices: vec![FAR.to_owned()] };
+        let spec = PoolSpec { groups: vec![group], ..PoolSpec::default() };
+        ask(&other, Action::Create { spec }).await.unwrap();
+        let mine = state.known_pools().unwrap().remove(0);
+        let set = PoolSet::new(opener(), state, None);
+        let begun = rt::now();
+        let second = forebay_units::Nanos::from_secs(1);
+        let refused = import_known(&set, &mine, &KNOWN_POOL_OPTIONS, second).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::DeviceInUse, "{refused:?}");
+        assert!(rt::now().since(begun).0 < 10 * second.0);
+        rt::spawn(async move {
+            rt::sleep(forebay_units::Nanos(4 * second.0)).await;
+            other.close().await.unwrap();
+        });
+        import_known(&set, &mine, &KNOWN_POOL_OPTIONS, SERVE_WAIT).await.unwrap();
         set.close().await.unwrap();
     });
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forebay_device::{DeviceError, ReservationKey};
+use forebay_device::{DeviceError, ErrorKind, ReservationKey};
 use forebay_format::FormatError;
 use forebay_intent_log::LogError;
 use forebay_segment::SegmentError;
@@ -22,6 +22,20 @@ pub struct ImportError {
     pub pool: String,
     /// Why.
     pub kind: ImportErrorKind,
+}
+
+impl ImportError {
+    /// Whether another process of this machine has a device open that was looked at.
+    #[must_use]
+    pub fn is_held_here(&self) -> bool {
+        match &self.kind {
+            ImportErrorKind::HeldHere { .. } => true,
+            ImportErrorKind::NotFound { unreadable, .. } => {
+                unreadable.iter().any(|error| error.kind == ErrorKind::Busy)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Why a pool was not imported. Lists of devices are paths.
