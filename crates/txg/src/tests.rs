@@ -1,3 +1,4 @@
+mod fair_queue;
 mod throttle;
 
 use crate::{Content, DirtySet, ExtentMap, Groups, Held};
