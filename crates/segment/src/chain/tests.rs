@@ -457,3 +457,81 @@ fn jump_past_the_last_segment_is_refused() {
         assert_eq!(frame.follower(at).map(|next| next.addr.segment()), expected);
     }
 }
+
+// A frame with a right checksum may be as long as any: its follower is an address all the same.
+#[test]
+fn a_frame_up_to_the_end_of_the_longest_segment_has_a_follower() {
+    let last = BlockAddr::MAX_BLOCKS - 1;
+    let (bytes, _) = encode_frame(POOL, 1, 1, 0, FrameKind::Delta, false, &[7]);
+    let frame = Frame { header: FrameHeader::decode(&bytes).unwrap(), bytes };
+    for (block, expected) in [(0, 1), (last - 2, last - 1), (last - 1, last), (last, last)] {
+        let at = JournalPosition { addr: BlockAddr::new(SegmentId(3), block), seq: 1, link: 0 };
+        let next = frame.follower(at).unwrap();
+        assert_eq!(next.addr, BlockAddr::new(SegmentId(3), expected));
+        assert_eq!((next.seq, next.link), (2, frame.header.sum));
+    }
+}
+
+#[test]
+fn an_error_names_the_row_on_the_devices_of_its_group() {
+    Runtime::simulated(11).block_on(async {
+        const DATA_START: u64 = 1 << 20;
+        let size_bytes = DATA_START + COLUMN * u64::from(SEGMENTS);
+        let device = |id: u32| Rc::new(MemoryDevice::new(&format!("d{id}"), size_bytes)) as Device;
+        let group = |layout, ids: Vec<u32>, first_segment| {
+            let geometry = GroupGeometry {
+                layout,
+                members: ids.len(),
+                unit_bytes: UNIT as u64,
+                column_bytes: COLUMN,
+                data_start_bytes: DATA_START,
+                first_segment,
+                segments: SEGMENTS,
+            };
+            let members = ids.into_iter().map(|id| (DeviceId(id), device(id)));
+            GroupSpec::healthy(geometry, members.collect())
+        };
+        let groups = vec![
+            group(Layout::Mirror, vec![0, 1], 0),
+            group(Layout::Raidz1, vec![2, 3, 4], SEGMENTS),
+        ];
+        let array = Array::new(groups).unwrap();
+        array.replace(DeviceId(3), DeviceId(5), device(5)).unwrap();
+        // Rows of the first group have four blocks, those of the second eight. What replaces a
+        // device may not have the row yet.
+        for (segment, block, row, names) in
+            [(2, 9, 2, vec!["d0", "d1"]), (SEGMENTS + 2, 19, 2, vec!["d2", "d3", "d4"])]
+        {
+            let addr = BlockAddr::new(SegmentId(segment), block);
+            let start = JournalPosition { addr, seq: 1, link: 0 };
+            let end = JournalPosition { seq: 2, ..start };
+            let error = JournalReader::new(array.clone(), POOL, start, end).next().await;
+            let Err(SegmentError::Journal { seq, addr: found, location, fault }) = error else {
+                panic!("a frame where there is none")
+            };
+            assert!(matches!(fault, JournalFault::Unrepairable(_)), "{fault:?}");
+            let offset_bytes = DATA_START + 2 * COLUMN + row * UNIT as u64;
+            let device_names = names.into_iter().map(str::to_owned).collect();
+            assert_eq!((seq, found), (1, addr));
+            assert_eq!(location, Some(RowLocation { device_names, offset_bytes }));
+        }
+    });
+}
+
+#[test]
+fn the_blocks_of_a_journal_come_with_the_bytes_that_were_rewritten() {
+    Runtime::simulated(12).block_on(async {
+        let b = bench(Layout::Raid0, 1);
+        let (start, end, _) = some_journal(&b, &[9000, 100]).await;
+        let first = u64::from(start.addr.segment().0) * COLUMN;
+        let block = BLOCK_LEN as u64;
+        // A block of the first frame, and copies of both frames.
+        for at in [block, COLUMN / 2, COLUMN / 2 + 3 * block] {
+            let rotten = IoBuf::copy_of(&[0xee; BLOCK_LEN]).freeze();
+            b.devices[0].write(first + at, rotten, false).await.unwrap();
+        }
+        let all = || JournalReader::new(b.array.clone(), POOL, start, end).all_blocks();
+        assert_eq!(all().await.unwrap().repaired_bytes, 3 * block);
+        assert_eq!(all().await.unwrap().repaired_bytes, 0);
+    });
+}
