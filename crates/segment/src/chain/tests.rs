@@ -442,6 +442,54 @@ fn error_names_the_break_that_cannot_be_repaired() {
     }
 }
 
+// Every pool's first frame has number 1 and follows nothing: only the pool's id tells them apart.
+#[test]
+fn a_frame_of_another_pool_or_number_is_refused_although_its_link_fits() {
+    for (pool, seq) in [(POOL, 1), (POOL + 1, 1), (POOL, 2)] {
+        Runtime::simulated(14).block_on(async move {
+            let b = bench(Layout::Mirror, 2);
+            let (frame, link) = encode_frame(pool, seq, 1, 0, FrameKind::Delta, false, &[7; 100]);
+            let addr = BlockAddr::new(SegmentId(2), 0);
+            for device in &b.devices {
+                device.write(2 * COLUMN, IoBuf::copy_of(&frame).freeze(), false).await.unwrap();
+            }
+            let start = JournalPosition { addr, seq: 1, link: 0 };
+            let end = JournalPosition { addr: BlockAddr::new(SegmentId(2), 1), seq: 2, link };
+            let found = JournalReader::new(b.array.clone(), POOL, start, end).next().await;
+            let refused = Box::new(JournalFault::OtherFrame { seq, pool });
+            match found {
+                Ok(frame) => {
+                    assert!((pool, seq) == (POOL, 1) && frame.unwrap().payload() == [7; 100]);
+                }
+                Err(SegmentError::Journal { fault, .. }) => {
+                    assert!((pool, seq) != (POOL, 1));
+                    assert_eq!(fault, JournalFault::Unrepairable(refused));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+}
+
+// Each frame before the break may have other versions. Two of each would be a million millions.
+#[test]
+fn a_break_after_many_frames_of_one_root_is_told() {
+    Runtime::simulated(13).block_on(async {
+        let b = bench(Layout::Mirror, 2);
+        let (start, end, _) = some_journal(&b, &[100; 39]).await;
+        assert_eq!(end.addr.segment(), start.addr.segment());
+        let last = u64::from(end.addr.block() - 1) * BLOCK_LEN as u64;
+        for device in &b.devices {
+            let rotten = IoBuf::copy_of(&[0xee; BLOCK_LEN]).freeze();
+            let at = u64::from(start.addr.segment().0) * COLUMN + last;
+            device.write(at, rotten, false).await.unwrap();
+        }
+        let error = JournalReader::new(b.array.clone(), POOL, start, end).next().await;
+        let Err(SegmentError::Journal { seq, .. }) = error else { panic!("no break") };
+        assert_eq!(seq, end.seq - 1);
+    });
+}
+
 #[test]
 fn jump_past_the_last_segment_is_refused() {
     let at = JournalPosition { addr: BlockAddr::new(SegmentId(0), 0), seq: 1, link: 0 };

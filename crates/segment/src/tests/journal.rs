@@ -198,3 +198,37 @@ fn a_segment_that_was_begun_with_copies_keeps_them_when_the_journal_goes_on() {
         }
     });
 }
+
+// The next owner continues the journal with them, and frees segments by them.
+#[test]
+fn the_reader_finds_the_first_frame_of_each_segment() {
+    for (layout, members) in [(Layout::Raid0, 1), (Layout::Raidz1, 3)] {
+        Runtime::simulated(22).block_on(async move {
+            let b = bench(layout, members);
+            let (array, table) = (b.array.clone(), b.table.clone());
+            let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
+            let start = writer.open(COMMIT).unwrap();
+            let mut firsts = vec![start];
+            for at in 1..=200usize {
+                // Frames of a block fill some segments up to a jump in the last block.
+                let len = if at < 120 { 100 } else { at * 200 };
+                if at % 20 == 0 {
+                    writer.finish_rows(COMMIT).await.unwrap();
+                } else {
+                    writer.append(FrameKind::Delta, &vec![1; len], COMMIT).await.unwrap();
+                }
+                let segment = writer.position().unwrap().addr.segment();
+                if segment != firsts[firsts.len() - 1].addr.segment() {
+                    firsts.push(writer.extent(segment, start).unwrap().0);
+                }
+            }
+            b.in_flight.drain().await.unwrap();
+            assert!(firsts.len() > 2 && firsts.len() == writer.segments());
+            let end = writer.position().unwrap();
+            let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            while reader.next().await.unwrap().is_some() {}
+            assert_eq!(reader.segments(), firsts);
+            assert!(reader.take_repairs().is_empty(), "nothing was wrong");
+        });
+    }
+}
