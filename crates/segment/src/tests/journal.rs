@@ -99,17 +99,19 @@ fn a_free_segment_that_the_journal_reopens_is_the_journals() {
 // The side with the whole frame has served so many reads that a read prefers the others.
 #[test]
 fn a_frame_that_one_side_of_a_mirror_has_is_read_from_that_side() {
-    for whole in 0..3 {
+    for (sides, whole) in [(3, 0), (3, 1), (3, 2), (4, 0), (4, 3)] {
         Runtime::simulated(18).block_on(async move {
-            let b = bench(Layout::Mirror, 3);
-            let others: Vec<usize> = (0..3).filter(|side| *side != whole).collect();
+            let b = bench(Layout::Mirror, sides);
+            let others: Vec<usize> = (0..sides).filter(|side| *side != whole).collect();
             let ids: Vec<_> = others.iter().map(|side| DeviceId(*side as u32)).collect();
             for _ in 0..100 {
                 let at = BlockAddr::new(SegmentId(0), 0);
                 b.array.read_reconstructed(at, 1, &ids).await.unwrap();
             }
-            let ranges = [(others[0], 4096, 4096), (others[1], 5 * 4096, 4096)];
-            assert!(read_damaged(&b, &ranges).await, "side {whole}");
+            // Another block of each.
+            let ranges = others.iter().zip(1..).map(|(side, block)| (*side, block * 4096, 4096));
+            let is_read = read_damaged(&b, &ranges.collect::<Vec<_>>()).await;
+            assert!(is_read, "side {whole} of {sides}");
         });
     }
 }
@@ -208,10 +210,11 @@ fn the_reader_finds_the_first_frame_of_each_segment() {
             let (array, table) = (b.array.clone(), b.table.clone());
             let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
             let start = writer.open(COMMIT).unwrap();
-            let mut firsts = vec![start];
+            let (mut firsts, mut places) = (vec![start], Vec::new());
             for at in 1..=200usize {
                 // Frames of a block fill some segments up to a jump in the last block.
                 let len = if at < 120 { 100 } else { at * 200 };
+                places.extend(writer.position());
                 if at % 20 == 0 {
                     writer.finish_rows(COMMIT).await.unwrap();
                 } else {
@@ -228,7 +231,32 @@ fn the_reader_finds_the_first_frame_of_each_segment() {
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
             while reader.next().await.unwrap().is_some() {}
             assert_eq!(reader.segments(), firsts);
-            assert!(reader.take_repairs().is_empty(), "nothing was wrong");
+            // The journal may begin at any frame, as after a checkpoint.
+            for start in places {
+                let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+                while reader.next().await.unwrap().is_some() {}
+                assert!(reader.take_repairs().is_empty(), "nothing was wrong behind {start:?}");
+            }
         });
     }
+}
+
+#[test]
+fn of_padding_only_the_first_block_belongs_to_the_journal() {
+    Runtime::simulated(23).block_on(async {
+        let b = bench(Layout::Mirror, 2);
+        let (array, table) = (b.array.clone(), b.table.clone());
+        let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
+        let start = writer.open(COMMIT).unwrap();
+        for _ in 0..2 {
+            writer.append(FrameKind::Delta, &[1; 100], COMMIT).await.unwrap();
+            writer.finish_rows(COMMIT).await.unwrap();
+        }
+        b.in_flight.drain().await.unwrap();
+        let end = writer.position().unwrap();
+        let reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        let found = reader.all_blocks().await.unwrap();
+        let blocks: Vec<u32> = found.blocks.keys().map(|addr| addr.block()).collect();
+        assert_eq!(blocks, [0, 1, 4, 5]);
+    });
 }
