@@ -3,6 +3,7 @@ mod core;
 mod crash;
 mod disk;
 mod late_writes;
+mod limits;
 mod pack;
 mod rates;
 mod running;
