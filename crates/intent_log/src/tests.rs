@@ -7,6 +7,7 @@ mod limits;
 mod pack;
 mod rates;
 mod running;
+mod scan;
 mod verdict;
 
 use std::rc::Rc;
@@ -68,6 +69,7 @@ async fn replay(rings: &[LogRing], state: &LogState) -> (Vec<Record>, ReplayEnd)
     let mut replay = Replay::open(rings.to_vec(), &state, POOL).unwrap();
     let mut all = Vec::new();
     while let Some(records) = replay.next().await.unwrap() {
+        assert!(!records.is_empty(), "records of a frame that has none");
         all.extend(records);
     }
     assert!(replay.next().await.unwrap().is_none());

@@ -279,11 +279,18 @@ fn a_closing_frame_takes_the_last_block_of_a_ring() {
         }
         rt::sleep(MOMENT).await;
         assert_eq!(log.stats().closing_frames, 0, "there is no room");
-        let _ = log.state(TxgId(1));
+        let state = log.state(TxgId(1));
         log.release(TxgId(1));
         log.append(vec![write(113, 2, 1)]).await.unwrap();
         rt::sleep(MOMENT).await;
         assert_eq!((log.stats().closing_frames, log.used_bytes()), (1, MIB));
+        // Replay finds it there, and so what is missing before it.
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.verdict), (112, ReplayVerdict::CleanEnd));
+        disk.erase(8192, 8192);
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!(records.len(), 111);
+        assert_loss(&end, 113, 113);
     });
 }
 
