@@ -1,12 +1,13 @@
 //! The last value that is allowed, and the first that is not: configuration, and what is read back.
 
+use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
 use super::disk::Power;
 use super::*;
-use crate::ConfigError;
 use crate::config::check_rings;
+use crate::{ConfigError, LogError, RecordError};
 
 fn disk(id: u32) -> Rc<Disk> {
     Disk::new(id, 2 * MIB, 5, &Rc::new(Power::default()))
@@ -120,5 +121,48 @@ fn a_paused_log_gets_no_closing_frame() {
         log.append(vec![write(2, 2, 1)]).await.unwrap();
         rt::sleep(Nanos::from_millis(20)).await;
         assert_eq!((log.stats().closing_frames, disk.writes().len()), (1, 3));
+    });
+}
+
+#[test]
+fn a_record_has_blocks_and_ends_with_the_last_block_of_any_volume() {
+    let last = u64::MAX / 4096;
+    let check = |lba, blocks| {
+        let record = Record::zero(VolumeId(1), TxgId(1), Lba(lba), blocks);
+        record.check(TxgId(0))
+    };
+    assert_eq!((check(0, 1), check(last - 5, 5)), (Ok(()), Ok(())));
+    for (lba, blocks) in [(0, 0), (7, 0), (last - 5, 6), (last, 1), (u64::MAX, 1)] {
+        let (volume, lba, error) = (VolumeId(1), Lba(lba), RecordError::Range);
+        let refused = LogError::BadRecord { volume, lba, blocks, error };
+        assert_eq!(check(lba.0, blocks), Err(refused));
+    }
+}
+
+#[test]
+fn a_log_says_whether_it_runs_and_starts_only_from_its_own_empty_state() {
+    Runtime::simulated(4).block_on(async {
+        let disk = disk(1);
+        let rings = [ring(0, MIB, &[&disk])];
+        let config = LogConfig::new(POOL);
+        let state = IntentLog::empty_state(&config, &rings, 1, TxgId(0), FrameSeq(1));
+        let other = LogState { watermark: FrameSeq(1), ..state.clone() };
+        let refused = IntentLog::start(config, &rings, &other).err();
+        assert!(matches!(refused, Some(LogError::NotEmpty { .. })), "{refused:?}");
+        let log = IntentLog::start(config, &rings, &state).unwrap();
+        assert_eq!((log.is_paused(), log.is_failed()), (false, false));
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        log.pause().await;
+        assert_eq!((log.is_paused(), log.is_failed()), (true, false));
+        log.release(TxgId(1));
+        let next = log.next_state(&rings, 2, TxgId(1));
+        let other = LogState { next_seq: next.next_seq.next(), ..next.clone() };
+        let refused = log.resume(&rings, &other).await;
+        assert!(matches!(refused, Err(LogError::NotEmpty { .. })), "{refused:?}");
+        assert!(log.is_paused());
+        log.resume(&rings, &next).await.unwrap();
+        assert_eq!((log.is_paused(), log.is_failed()), (false, false));
+        log.fail_side(DeviceId(1), DeviceError::new("x", Operation::Write, 0, 0, ErrorKind::Gone));
+        assert_eq!((log.is_paused(), log.is_failed()), (true, true));
     });
 }
