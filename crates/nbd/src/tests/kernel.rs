@@ -237,3 +237,32 @@ fn change_of_a_connection_that_was_given_up_does_not_begin() {
         });
     }
 }
+
+// The kernel has sent it again, and what was written over it since must stay.
+#[test]
+fn write_whose_payload_ends_with_its_connection_does_not_begin() {
+    for early in [0, 1000, 4096] {
+        Runtime::simulated(early as u64).block_on(async move {
+            let device = CachedDevice::new(1 << 20);
+            let server = Server::new(Rc::new(OneDevice(device.clone())), Limits::default());
+            let (here, there) = net::pair();
+            assert!(server.adopt_for_kernel(there));
+            let mut bytes = 3u32.to_be_bytes().to_vec();
+            bytes.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
+            let (offset_bytes, len_bytes, command) = (0, 4096, command::WRITE);
+            let request = Request { flags: 0, command, cookie: 1, offset_bytes, len_bytes };
+            bytes.extend(request.encode());
+            let payload = pattern(4096, 1)[..].to_vec();
+            let (first, rest) = payload.split_at(early);
+            bytes.extend(first);
+            here.send_all(bytes).await.0.unwrap();
+            rt::sleep(Nanos::from_millis(10)).await;
+            let begun = u64::from(early == payload.len());
+            assert_eq!(device.writes_begun.get(), begun);
+            here.send_all(rest.to_vec()).await.0.unwrap();
+            here.shutdown();
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(device.writes_begun.get(), begun, "it began after its connection");
+        });
+    }
+}
