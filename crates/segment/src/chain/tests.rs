@@ -1,3 +1,5 @@
+mod replaced;
+
 use std::rc::Rc;
 
 use forebay_array::{BlockVerdict, GroupGeometry, GroupSpec};
