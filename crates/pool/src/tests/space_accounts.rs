@@ -340,6 +340,12 @@ fn what_a_volume_reserved_is_free_once_a_root_says_that_it_is_smaller_or_gone() 
             async move { pool.resize_volume("v", 4 << 20, true).await.unwrap() }
         };
         frees_at_its_end(&pool, 1024, shrinking).await;
+        let of_its_own = |value: &'static str| {
+            let pool = pool.clone();
+            async move { pool.set_volume("v", "reservation", value).await.unwrap() }
+        };
+        frees_at_its_end(&pool, 1024 - 256, of_its_own("none")).await;
+        of_its_own("auto").await;
         drop(v);
         let destroying = {
             let pool = pool.clone();

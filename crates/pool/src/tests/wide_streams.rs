@@ -96,3 +96,45 @@ fn streams_of_a_petabyte_of_holes_have_the_blocks_between_them() {
         });
     }
 }
+
+// The clients of the volume have it until the comparison with the base is done.
+#[test]
+fn what_is_written_while_an_increment_begins_is_in_no_received_snapshot() {
+    const APART: u64 = 256 << 20;
+    for seed in 0..40 {
+        Runtime::simulated(400 + seed).block_on(async move {
+            let tank = make(memory(&["a", "l"], 64 << 20), "tank").await;
+            let wide = VolumeSpec { sparse: true, ..volume(SIZE) };
+            tank.create_volume(&wide).await.unwrap();
+            let v = tank.open_volume("v").unwrap();
+            for at in 0..300 {
+                v.write(at * APART, stamp(BLOCK as usize, at), false).await.unwrap();
+            }
+            snapshot(&tank, "v@a").await;
+            v.write(APART, stamp(BLOCK as usize, 1000), false).await.unwrap();
+            snapshot(&tank, "v@b").await;
+            let back = target().await;
+            receive(&back, &sent(&tank, &whole("v@a")).await, PLAIN).await.unwrap();
+            let increment = sent(&tank, &since("a", "v@b")).await;
+            let w = back.open_volume("w").unwrap();
+            let writing = rt::spawn(async move {
+                for _ in 0..rt::random_below(12) {
+                    rt::yield_now().await;
+                }
+                w.write(0, stamp(BLOCK as usize, 2000), true).await
+            });
+            let received = receive(&back, &increment, PLAIN).await;
+            let written = writing.await;
+            assert!(received.is_ok() != written.is_ok(), "{received:?}, {written:?}");
+            let w = back.open_volume("w").unwrap();
+            let first = if written.is_ok() { 2000 } else { 0 };
+            expect(&w, 0, &stamp(BLOCK as usize, first)).await;
+            let second = if received.is_ok() { 1000 } else { 1 };
+            expect(&w, APART, &stamp(BLOCK as usize, second)).await;
+            if received.is_ok() {
+                let b = back.open_snapshot("w@b").unwrap();
+                expect(&b, 0, &stamp(BLOCK as usize, 0)).await;
+            }
+        });
+    }
+}
