@@ -78,6 +78,33 @@ fn a_newest_frame_that_is_lost_is_named_however_often_the_ring_was_filled() {
     });
 }
 
+// The device has dropped a write, and what was there is a frame of the same log.
+#[test]
+fn a_newest_frame_in_whose_place_an_older_one_lies_is_named() {
+    Runtime::simulated(1).block_on(async {
+        let disk = disk(1);
+        let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
+        let mut looked = 0;
+        for id in 1..=400 {
+            let before = disk.bytes(0, 2 * MIB as usize);
+            write_one(&log, id).await;
+            if log.stats().wraps < 2 || id % 20 != 0 {
+                continue;
+            }
+            assert_eq!(log.check_newest_frames().await, []);
+            let (offset, len) = *disk.writes().last().expect("a frame was written");
+            let older = &before[offset as usize..][..len as usize];
+            assert_eq!(older[..8], disk.bytes(offset, 8), "an older frame was there");
+            disk.apply(offset, older);
+            let lacking = log.check_newest_frames().await;
+            let [(device, error)] = &lacking[..] else { panic!("{lacking:?} after {id}") };
+            assert_eq!((device.0, error.offset_bytes), (1, offset));
+            looked += 1;
+        }
+        assert!(looked > 3, "{looked}");
+    });
+}
+
 // What comes after it may lie over it once half of the ring was written.
 #[test]
 fn a_frame_behind_which_half_of_the_ring_was_written_is_not_called_lost() {

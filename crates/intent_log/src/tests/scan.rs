@@ -36,12 +36,21 @@ fn loss(end: &ReplayEnd) -> &Loss {
 
 /// A frame as the log writes it, at `position_bytes` of ring 0.
 fn frame(seq: u64, position_bytes: u64, watermark: u64, entries: &[RecordEntry]) -> Vec<u8> {
+    frame_of_ring(0, (seq, position_bytes), watermark, entries)
+}
+
+fn frame_of_ring(
+    ring: u8,
+    (seq, position_bytes): (u64, u64),
+    watermark: u64,
+    entries: &[RecordEntry],
+) -> Vec<u8> {
     let data = vec![7; entries.iter().map(|entry| entry.data_bytes() as usize).sum()];
     let header = FrameHeader {
         pool: POOL,
         epoch: 1,
         seq: FrameSeq(seq),
-        ring: 0,
+        ring,
         position_bytes,
         len_bytes: frame_len_bytes(entries.len(), data.len() as u64) as u32,
         max_txg: entries.iter().map(|entry| entry.txg).max().expect("there is one"),
@@ -249,6 +258,26 @@ fn a_frame_that_is_not_there_before_a_whole_one_is_a_torn_tail() {
             let (records, end) = replay(&rings, &state).await;
             let torn = ReplayVerdict::TornTail { seq: FrameSeq(2) };
             assert_eq!((records.len(), end.verdict), (1, torn));
+        });
+    }
+}
+
+#[test]
+fn torn_frames_in_every_ring_are_a_torn_tail() {
+    for count in [1, 2, 3] {
+        Runtime::simulated(9).block_on(async move {
+            let disks = [disk(1), disk(2), disk(3)];
+            let rings: Vec<_> = (0..count).map(|at| ring(at as u8, MIB, &[&disks[at]])).collect();
+            let (_, state) = frames(&rings, 0).await;
+            for (at, disk) in disks[..count].iter().enumerate() {
+                let bytes =
+                    frame_of_ring(at as u8, (1 + at as u64, 0), 0, &[entry(Fragment::Whole, 5)]);
+                disk.apply(START, &bytes);
+                disk.flip(START + bytes.len() as u64 - 100);
+            }
+            let (records, end) = replay(&rings, &state).await;
+            let torn = ReplayVerdict::TornTail { seq: FrameSeq(1) };
+            assert_eq!((records.len(), end.verdict), (0, torn), "{count} rings");
         });
     }
 }
