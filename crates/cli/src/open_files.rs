@@ -25,6 +25,9 @@ pub fn limit() -> (u64, u64) {
 #[must_use]
 pub fn within(limits: Limits) -> Limits {
     let (soft, hard) = limit();
+    if hard == 0 {
+        return limits;
+    }
     let raised = libc::rlimit { rlim_cur: hard, rlim_max: hard };
     // SAFETY: `raised` is one structure and outlives the call.
     let outcome = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
