@@ -14,7 +14,7 @@ use crate::{LogError, ReplayVerdict, newest_epoch};
 const MOMENT: Nanos = Nanos::from_millis(20);
 
 fn disk() -> Rc<Disk> {
-    Disk::new(0, 2 * MIB, 5, &Rc::new(Power::default()))
+    Disk::alone(0)
 }
 
 /// The place of frame `number` when all before it have one record of a block.
@@ -137,7 +137,7 @@ fn replay_for_an_older_root_drops_incomplete_split_writes() {
 #[test]
 fn the_newest_epoch_is_at_the_start_of_the_rings() {
     Runtime::simulated(4).block_on(async {
-        let (disk, other) = (disk(), Disk::new(1, 2 * MIB, 5, &Rc::new(Power::default())));
+        let (disk, other) = (disk(), Disk::alone(1));
         let rings = [ring(0, MIB, &[&disk]), ring(1, MIB, &[&other])];
         assert_eq!(newest_epoch(&rings, POOL).await, None);
         let (log, _) = start(LogConfig::new(POOL), &rings[..1]);

@@ -77,6 +77,11 @@ impl Disk {
         })
     }
 
+    /// A disk of 2 MiB whose power never fails.
+    pub(super) fn alone(id: u32) -> Rc<Self> {
+        Self::new(id, 2 << 20, 5, &Rc::new(Power::default()))
+    }
+
     /// Offset and length of each write so far, in the order of issue.
     pub(super) fn writes(&self) -> Vec<(u64, u64)> {
         self.writes.borrow().clone()

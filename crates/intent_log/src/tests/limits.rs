@@ -4,14 +4,9 @@ use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
-use super::disk::Power;
 use super::*;
 use crate::config::check_rings;
 use crate::{ConfigError, LogError, RecordError};
-
-fn disk(id: u32) -> Rc<Disk> {
-    Disk::new(id, 2 * MIB, 5, &Rc::new(Power::default()))
-}
 
 #[test]
 fn the_limits_of_a_configuration_are_allowed() {
@@ -36,7 +31,7 @@ fn the_limits_of_a_configuration_are_allowed() {
 
 #[test]
 fn a_ring_may_end_where_its_device_ends_and_is_below_16_tib() {
-    let disk = disk(1);
+    let disk = Disk::alone(1);
     // The side begins at 8192.
     let fitting = 2 * MIB - 8192;
     assert_eq!(check_rings(&[ring(0, fitting, &[&disk])], true), Ok(()));
@@ -61,7 +56,7 @@ async fn write_one(log: &IntentLog, id: u64) {
 #[test]
 fn a_newest_frame_that_is_lost_is_named_however_often_the_ring_was_filled() {
     Runtime::simulated(1).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
         for id in 1..=400 {
             write_one(&log, id).await;
@@ -82,7 +77,7 @@ fn a_newest_frame_that_is_lost_is_named_however_often_the_ring_was_filled() {
 #[test]
 fn a_newest_frame_in_whose_place_an_older_one_lies_is_named() {
     Runtime::simulated(1).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
         let mut looked = 0;
         for id in 1..=400 {
@@ -110,7 +105,7 @@ fn a_newest_frame_in_whose_place_an_older_one_lies_is_named() {
 fn a_frame_behind_which_half_of_the_ring_was_written_is_not_called_lost() {
     for (frames, is_named) in [(1, true), (63, true), (64, false), (70, false), (110, false)] {
         Runtime::simulated(2).block_on(async move {
-            let disk = disk(1);
+            let disk = Disk::alone(1);
             let log = Rc::new(start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]).0);
             write_one(&log, 1).await;
             disk.erase(8192, 8192);
@@ -134,7 +129,7 @@ fn a_frame_behind_which_half_of_the_ring_was_written_is_not_called_lost() {
 #[test]
 fn a_paused_log_gets_no_closing_frame() {
     Runtime::simulated(3).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let rings = [ring(0, MIB, &[&disk])];
         let (log, _) = start(LogConfig::new(POOL), &rings);
         log.append(vec![write(1, 1, 1)]).await.unwrap();
@@ -169,7 +164,7 @@ fn a_record_has_blocks_and_ends_with_the_last_block_of_any_volume() {
 #[test]
 fn a_log_says_whether_it_runs_and_starts_only_from_its_own_empty_state() {
     Runtime::simulated(4).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let rings = [ring(0, MIB, &[&disk])];
         let config = LogConfig::new(POOL);
         let state = IntentLog::empty_state(&config, &rings, 1, TxgId(0), FrameSeq(1));

@@ -7,7 +7,6 @@ use forebay_format::log_frame::{
 };
 use forebay_rt::Runtime;
 
-use super::disk::Power;
 use super::*;
 use crate::error::SplitError;
 use crate::{ConfigError, LogError, Loss, ReplayVerdict};
@@ -15,10 +14,6 @@ use crate::{ConfigError, LogError, Loss, ReplayVerdict};
 const BLOCK: u64 = BLOCK_LEN as u64;
 /// Where the first side of a ring begins.
 const START: u64 = 8192;
-
-fn disk(id: u32) -> Rc<Disk> {
-    Disk::new(id, 2 * MIB, 5, &Rc::new(Power::default()))
-}
 
 /// A log with `count` frames of two blocks, and its state before the first.
 async fn frames(rings: &[LogRing], count: u64) -> (IntentLog, LogState) {
@@ -71,7 +66,7 @@ fn entry(fragment: Fragment, lba: u64) -> RecordEntry {
 #[test]
 fn a_frame_longer_than_the_log_allows_is_none() {
     Runtime::simulated(1).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let rings = [ring(0, MIB, &[&disk])];
         let (log, state) = start(LogConfig::new(POOL), &rings);
         log.append(vec![write(1, 1, 2)]).await.unwrap();
@@ -87,7 +82,7 @@ fn a_frame_longer_than_the_log_allows_is_none() {
 #[test]
 fn a_frame_over_the_place_where_replay_begins_is_none() {
     Runtime::simulated(2).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let rings = [ring(0, MIB, &[&disk])];
         let (_, mut state) = frames(&rings, 4).await;
         // It begins in the middle of frame 2, which is before and behind that place.
@@ -106,7 +101,7 @@ fn a_frame_over_the_place_where_replay_begins_is_none() {
 #[test]
 fn a_frame_of_another_pool_on_another_side_is_not_replayed() {
     Runtime::simulated(3).block_on(async {
-        let disks = [disk(1), disk(2)];
+        let disks = [Disk::alone(1), Disk::alone(2)];
         let rings = [ring(0, MIB, &[&disks[0], &disks[1]])];
         let mut other = rings.clone();
         other[0].sides.remove(0);
@@ -121,7 +116,7 @@ fn a_frame_of_another_pool_on_another_side_is_not_replayed() {
 #[test]
 fn rings_and_states_that_cannot_be_are_refused() {
     Runtime::simulated(4).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let rings = [ring(0, MIB, &[&disk])];
         let (_, state) = frames(&rings, 3).await;
         let twice = vec![rings[0].clone(), rings[0].clone()];
@@ -156,7 +151,7 @@ fn parts_of_a_write_that_contradict_each_other_are_refused() {
     ];
     for (one, two, expected) in cases {
         Runtime::simulated(5).block_on(async move {
-            let disk = disk(1);
+            let disk = Disk::alone(1);
             let rings = [ring(0, MIB, &[&disk])];
             let (_, state) = frames(&rings, 0).await;
             disk.apply(START, &frame(1, 0, 0, &[one]));
@@ -185,7 +180,7 @@ fn parts_of_a_write_that_contradict_each_other_are_refused() {
 /// Whether the block at an offset cannot be read.
 type IsBad = fn(u64) -> bool;
 
-/// A disk of which some blocks cannot be read.
+/// A disk with unreadable blocks.
 struct Spotted {
     disk: Rc<Disk>,
     is_bad: IsBad,
@@ -219,7 +214,7 @@ fn bad_blocks_here_and_there_hide_no_frame_behind_a_hole() {
     ];
     for (is_bad, readable, watermark) in cases {
         Runtime::simulated(6).block_on(async move {
-            let disk = disk(1);
+            let disk = Disk::alone(1);
             let (_, state) = frames(&[ring(0, MIB, &[&disk])], 100).await;
             disk.erase(START, 8192);
             let mut rings = [ring(0, MIB, &[&disk])];
@@ -235,7 +230,7 @@ fn bad_blocks_here_and_there_hide_no_frame_behind_a_hole() {
 #[test]
 fn a_loss_without_missing_frames_says_how_far_the_log_was_durable() {
     Runtime::simulated(7).block_on(async {
-        let disk = disk(1);
+        let disk = Disk::alone(1);
         let rings = [ring(0, MIB, &[&disk])];
         let (_, state) = frames(&rings, 10).await;
         disk.unreadable.set((START + 10 * 8192, START + 10 * 8192 + 512));
@@ -250,7 +245,7 @@ fn a_loss_without_missing_frames_says_how_far_the_log_was_durable() {
 fn a_frame_that_is_not_there_before_a_whole_one_is_a_torn_tail() {
     for rings in [1, 2] {
         Runtime::simulated(8).block_on(async move {
-            let disks = [disk(1), disk(2)];
+            let disks = [Disk::alone(1), Disk::alone(2)];
             let rings: Vec<_> = (0..rings).map(|at| ring(at as u8, MIB, &[&disks[at]])).collect();
             let (_, state) = frames(&rings, 0).await;
             disks[0].apply(START, &frame(1, 0, 0, &[entry(Fragment::Whole, 5)]));
@@ -266,7 +261,7 @@ fn a_frame_that_is_not_there_before_a_whole_one_is_a_torn_tail() {
 fn torn_frames_in_every_ring_are_a_torn_tail() {
     for count in [1, 2, 3] {
         Runtime::simulated(9).block_on(async move {
-            let disks = [disk(1), disk(2), disk(3)];
+            let disks = [Disk::alone(1), Disk::alone(2), Disk::alone(3)];
             let rings: Vec<_> = (0..count).map(|at| ring(at as u8, MIB, &[&disks[at]])).collect();
             let (_, state) = frames(&rings, 0).await;
             for (at, disk) in disks[..count].iter().enumerate() {

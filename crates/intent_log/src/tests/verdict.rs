@@ -111,7 +111,7 @@ fn corruption_at_the_tail_is_torn_unless_the_superblock_has_a_later_watermark() 
 #[test]
 fn a_torn_frame_before_a_whole_one_is_a_torn_tail() {
     Runtime::simulated(11).block_on(async {
-        let disk = Disk::new(0, 2 * MIB, 5, &Rc::new(Power::default()));
+        let disk = Disk::alone(0);
         let rings = [ring(0, MIB, &[&disk])];
         let (log, state) = start(LogConfig::new(POOL), &rings);
         log.append(vec![write(1, 1, 1)]).await.unwrap();
