@@ -2,36 +2,26 @@
 //!
 //! What enters: the limits of the service. What leaves: limits that the process can keep. What
 //! always holds: clients cannot take the last descriptors from devices and the state folder. Who
-//! calls: servers, once, and the doctor.
+//! calls: servers, once.
 
 use forebay_nbd::Limits;
 
+use crate::doctor::ProcessLimits;
 use crate::log;
 
 /// Descriptors that clients leave to devices, the state folder, pages and commands.
 const RESERVED: u64 = 128;
 
-/// The soft and the hard limit; both 0 if the kernel does not tell.
-#[must_use]
-pub fn limit() -> (u64, u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is one structure and outlives the call.
-    let outcome = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    if outcome == 0 { (limit.rlim_cur, limit.rlim_max) } else { (0, 0) }
-}
-
 /// Lets this process open as many files as it may, and lowers `limits` to what that allows, with a
-/// warning.
+/// warning. Changes nothing if the kernel refuses.
 #[must_use]
 pub fn within(limits: Limits) -> Limits {
-    let (soft, hard) = limit();
-    if hard == 0 {
+    let files = ProcessLimits::own().files;
+    let raised = libc::rlimit { rlim_cur: files, rlim_max: files };
+    // SAFETY: `raised` is one structure and outlives the call.
+    if files == 0 || unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } != 0 {
         return limits;
     }
-    let raised = libc::rlimit { rlim_cur: hard, rlim_max: hard };
-    // SAFETY: `raised` is one structure and outlives the call.
-    let outcome = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
-    let files = if outcome == 0 { hard } else { soft };
     let connections_max = connections_within(limits.connections_max, files);
     if connections_max < limits.connections_max {
         log::warning(&format!(
@@ -64,8 +54,10 @@ mod tests {
     #[test]
     fn a_server_may_open_as_many_files_as_the_hard_limit_says() {
         let limits = within(Limits::default());
-        let (soft, hard) = limit();
+        let told = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let line = told.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        let [soft, hard] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
         assert_eq!(soft, hard);
-        assert!(limits.connections_max as u64 <= hard);
+        assert!(hard.parse().is_ok_and(|hard: usize| limits.connections_max <= hard));
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::{files, open_files};
+use crate::files;
 
 pub use devices::{Examined, Purpose, of_devices};
 
@@ -114,7 +114,7 @@ impl Kernel {
 /// Limits of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessLimits {
-    /// Files that may be open.
+    /// Files that may be open, once a server has raised its limit.
     pub files: u64,
     /// Bytes that may be locked in memory.
     pub locked_bytes: u64,
@@ -124,12 +124,14 @@ impl ProcessLimits {
     /// Those of this process.
     #[must_use]
     pub fn own() -> Self {
-        let mut locked = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `locked` is one structure and outlives the call.
-        let outcome = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut locked) };
-        let locked_bytes = if outcome == 0 { locked.rlim_cur } else { 0 };
-        // A server raises its limit to the hard one.
-        Self { files: open_files::limit().1, locked_bytes }
+        let limit = |resource| {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: `limit` is one structure and outlives the call.
+            let outcome = unsafe { libc::getrlimit(resource, &raw mut limit) };
+            if outcome == 0 { (limit.rlim_cur, limit.rlim_max) } else { (0, 0) }
+        };
+        // A server raises its limit on files to the hard one.
+        Self { files: limit(libc::RLIMIT_NOFILE).1, locked_bytes: limit(libc::RLIMIT_MEMLOCK).0 }
     }
 }
 
