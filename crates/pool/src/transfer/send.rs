@@ -255,7 +255,7 @@ impl Plan {
     /// Looks at the next part of the volume.
     fn look(&mut self) {
         let from = self.at_bytes;
-        let versions: Vec<VolumeId> = self.base.into_iter().chain([self.state.id]).collect();
+        let versions = [self.base.unwrap_or(self.state.id), self.state.id];
         let hole_end = self.pool.end_of_holes(&versions, from, self.size_bytes);
         if hole_end > from {
             // A base has the same holes there.
