@@ -32,6 +32,8 @@ fail() {
         for log in "$DIR"/serve.*.log; do
             [ -s "$log" ] && { echo "--- end of $(basename "$log")"; tail -n 15 "$log"; }
         done
+        # A load that gave up has said why.
+        [ -s "$DIR/writer.out" ] && { echo "--- the writer"; tail -n 5 "$DIR/writer.out"; }
     fi
     exit 1
 }
