@@ -20,6 +20,7 @@ fn only_a_record_longer_than_a_frame_is_split() {
     assert_eq!(taken_blocks(31, 31, 32), None);
     assert_eq!(taken_blocks(32, 32, 32), Some(31));
     assert_eq!(taken_blocks(32, 4, 32), Some(3));
+    assert_eq!(taken_blocks(32, 1, 32), None, "no part without blocks");
 }
 
 #[test]

@@ -227,6 +227,32 @@ fn bad_blocks_here_and_there_hide_no_frame_behind_a_hole() {
     }
 }
 
+// A stretch of fifteen bad blocks is one short of what a scan skips more for. A failure before it,
+// and what can be read in between, change nothing.
+#[test]
+fn a_bad_block_before_what_can_be_read_hides_no_frame() {
+    let cases: [(IsBad, u64); 2] = [
+        // A block between them.
+        (|at| at == START + 8 * BLOCK || (10..25).contains(&((at - START) / BLOCK)), 25 * BLOCK),
+        // The last block of the first MiB that is read at a time, and the first ones of the third.
+        (
+            |at| at == START + MIB - BLOCK || (512..527).contains(&((at - START) / BLOCK)),
+            2 * MIB + 15 * BLOCK,
+        ),
+    ];
+    for (is_bad, position) in cases {
+        Runtime::simulated(10).block_on(async move {
+            let disk = Disk::new(1, 5 * MIB, 0, &Rc::default());
+            let mut rings = [ring(0, 4 * MIB, &[&disk])];
+            let (_, state) = frames(&rings, 0).await;
+            disk.apply(START + position, &frame(3, position, 2, &[entry(Fragment::Whole, 5)]));
+            rings[0].sides[0].device = Rc::new(Spotted { disk, is_bad }) as Device;
+            let (_, end) = replay(&rings, &state).await;
+            assert_eq!((loss(&end).frames_after, loss(&end).watermark), (1, FrameSeq(2)));
+        });
+    }
+}
+
 #[test]
 fn a_loss_without_missing_frames_says_how_far_the_log_was_durable() {
     Runtime::simulated(7).block_on(async {
