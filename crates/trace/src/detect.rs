@@ -11,7 +11,7 @@ use crate::formats::disksim::Disksim;
 use crate::formats::fio::{Fio, VERSION_2, VERSION_3};
 use crate::formats::{blktrace, compact, log_writes, vscsi};
 use crate::names::Names;
-use crate::text::{Line, ParseLine};
+use crate::text::{Line, ParseLine, without_mark};
 
 /// A format that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,7 +140,7 @@ fn count_lines(parser: &mut dyn ParseLine, head: &[u8], is_all: bool) -> (usize,
         None => return (0, 0),
     };
     let mut names = Names::default();
-    for line in whole.split(|b| *b == b'\n').take(LOOKED_AT) {
+    for line in without_mark(whole).split(|b| *b == b'\n').take(LOOKED_AT) {
         match parser.parse(line.strip_suffix(b"\r").unwrap_or(line), &mut names) {
             Line::Event(_) => events += 1,
             Line::Unclear => unclear += 1,

@@ -14,6 +14,11 @@ use crate::names::Names;
 /// A line of a trace is never as long as this. What is longer counts as not understood.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
+/// The first line of a text without the byte order mark that some programs put in front.
+pub(crate) fn without_mark(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line)
+}
+
 /// What a line turned out to be.
 pub(crate) enum Line {
     /// An event.
@@ -102,6 +107,7 @@ impl<P: ParseLine> Decode for Lines<P> {
                 None => (&self.line[..], false),
             };
             let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let line = if self.number == 1 { without_mark(line) } else { line };
             match self.parser.parse(line, names) {
                 Line::Event(event) => return Ok(Some(event)),
                 Line::Nothing => {}

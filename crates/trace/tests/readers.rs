@@ -217,6 +217,32 @@ fn lines_that_are_not_understood_are_counted_and_the_rest_is_read() {
 }
 
 #[test]
+fn rows_that_do_not_begin_with_a_digit_are_counted_and_headings_are_not() {
+    let rows: [&[u8]; 6] = [
+        b"device_id,opcode,offset,length,timestamp\n# made by hand\n",
+        b"419,W,4096,512,10\n",
+        b"-5,R,0,512,20\n",
+        b"NaN,R,0,512,20\n",
+        b"device_id,opcode,offset,length,timestamp\n",
+        b"725,R,0,512,30\n",
+    ];
+    let (events, remarks) = drain(source(rows.concat(), Some(Format::Alibaba)).unwrap());
+    assert_eq!((events.len(), remarks.skipped.count, remarks.skipped.first), (2, 2, 4));
+}
+
+#[test]
+fn a_byte_order_mark_costs_no_request() {
+    for format in [Format::Msr, Format::Alibaba, Format::Tencent, Format::Systor, Format::OpenCas] {
+        let marked = [b"\xef\xbb\xbf".to_vec(), sample(format)].concat();
+        let mut source = source(marked, None).unwrap();
+        assert_eq!(source.format(), format);
+        let events: Vec<Event> = source.by_ref().collect();
+        assert_eq!(events, read(format).0, "{format}");
+        assert!(source.into_remarks().1.is_clean(), "{format}");
+    }
+}
+
+#[test]
 fn damage_in_a_binary_trace_ends_it_where_it_lies() {
     let mut damaged = sample(Format::Blktrace);
     damaged[52 + 48 + 1] ^= 0xff;

@@ -21,11 +21,16 @@ struct Request<'a> {
     flags: Flags,
 }
 
-/// The event of a row. Without one, the line is a heading when it has no digits in front.
+/// The event of a row. Without one, the line is a heading or a comment when no column begins like
+/// a number.
 fn event(row: Option<Request<'_>>, line: &[u8], names: &mut Names) -> Line {
     let Some(row) = row else {
-        let first = line.trim_ascii_start().first();
-        let is_data = first.is_some_and(u8::is_ascii_digit);
+        let is_comment = line.trim_ascii_start().starts_with(b"#");
+        let number = |column: &[u8]| {
+            let digits = column.trim_ascii().strip_prefix(b"-").unwrap_or(column.trim_ascii());
+            digits.first().is_some_and(u8::is_ascii_digit)
+        };
+        let is_data = !is_comment && line.split(|b| *b == b',').any(number);
         return if is_data { Line::Unclear } else { Line::Nothing };
     };
     Line::Event(Event {
