@@ -174,6 +174,18 @@ pub enum ArgumentError {
     OperationsOnlyOfRun,
     /// `--operations` notes requests of a timeline only.
     OperationsOfTimeline,
+    /// `--operations` names the file of the run itself.
+    OperationsOverTask {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A run or a sweep has this in its file.
+    NotBesideFile {
+        /// `sweep` or `run`.
+        experiment: &'static str,
+        /// The option.
+        option: &'static str,
+    },
     /// An experiment takes no file.
     UnexpectedFile {
         /// The experiment.
@@ -404,6 +416,15 @@ impl fmt::Display for ArgumentError {
             Self::OperationsOnlyOfRun => f.write_str("--operations belongs to run"),
             Self::OperationsOfTimeline => {
                 f.write_str("--operations notes the requests of a timeline, of no other task")
+            }
+            Self::OperationsOverTask { file } => {
+                write!(f, "--operations would replace {}, the file of the run", file.display())
+            }
+            Self::NotBesideFile { experiment, option: "--fresh" } => {
+                write!(f, "{experiment} takes no --fresh; another --out begins anew")
+            }
+            Self::NotBesideFile { experiment, option } => {
+                write!(f, "{experiment} takes no {option}; its file says what runs")
             }
             Self::UnexpectedFile { experiment, file } => {
                 write!(f, "{experiment} takes no file; remove '{}'", file.display())

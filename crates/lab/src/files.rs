@@ -4,6 +4,7 @@
 
 use crate::error::{FileAction, LabError};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 fn failed(action: FileAction, path: &Path, cause: std::io::Error) -> LabError {
@@ -27,6 +28,12 @@ pub(crate) fn open_named(path: &Path) -> Result<Box<dyn Read>, LabError> {
     });
     let file = opened.map_err(|cause| LabError::Input { path: path.to_owned(), cause })?;
     Ok(Box::new(file))
+}
+
+/// Whether two paths lead to one file.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// The file's bytes, or none when there is no such file.

@@ -26,9 +26,9 @@ pub struct Args {
     /// Where results, report and kept runs go
     #[arg(long, value_name = "DIR", default_value = "forebay-simulate")]
     pub out: PathBuf,
-    /// The seed everything derives from
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
-    pub seed: u64,
+    /// The seed everything derives from [default: 20260901]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// Print the results, or the catalogue, as JSON instead of sentences
     #[arg(long)]
     pub json: bool,
@@ -84,8 +84,10 @@ pub fn run(args: &Args) -> Result<(), LabError> {
         return Err(ArgumentError::OperationsOnlyOfRun.into());
     }
     if experiment == "sweep" {
+        let file = args.file.clone().ok_or(ArgumentError::NoTaskFile { experiment: "sweep" })?;
+        refuse_options(args, "sweep")?;
         return sweep::run(&sweep::Args {
-            file: args.file.clone().ok_or(ArgumentError::NoTaskFile { experiment: "sweep" })?,
+            file,
             out: args.out.clone(),
             shard: args.shard.clone(),
             merge: args.merge,
@@ -117,6 +119,13 @@ pub fn run(args: &Args) -> Result<(), LabError> {
 /// Runs the one task of a file and prints its outcome as JSON.
 fn run_file(args: &Args) -> Result<(), LabError> {
     let file = args.file.as_ref().ok_or(ArgumentError::NoTaskFile { experiment: "run" })?;
+    refuse_options(args, "run")?;
+    if args.shard.is_some() || args.merge {
+        return Err(ArgumentError::SweepOnly.into());
+    }
+    if let Some(operations) = args.operations.as_ref().filter(|path| files::is_same(file, path)) {
+        return Err(ArgumentError::OperationsOverTask { file: operations.clone() }.into());
+    }
     let task = sweep::read_task(file)?;
     let outcome = match (&task, &args.operations) {
         (_, None) => task.run()?,
@@ -130,6 +139,21 @@ fn run_file(args: &Args) -> Result<(), LabError> {
     let mut value = serde_json::to_value(&outcome).expect("outcomes are plain data");
     forebay_report::round_all(&mut value);
     files::print(&format!("{value}\n"))
+}
+
+/// Refuses options whose place is the file of a run or a sweep: they would change nothing.
+fn refuse_options(args: &Args, experiment: &'static str) -> Result<(), ArgumentError> {
+    let given = [
+        ("--device", !args.devices.is_empty()),
+        ("--seed", args.seed.is_some()),
+        ("--scale", args.scale.is_some()),
+        ("--small", args.small),
+        ("--fresh", args.fresh),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(ArgumentError::NotBesideFile { experiment, option }),
+        None => Ok(()),
+    }
 }
 
 /// Prints the page of a device.
@@ -174,7 +198,7 @@ pub fn results_of(args: &Args, experiment: &str) -> Result<Results, LabError> {
     let chosen = args.devices.iter().map(|d| catalogue::load(d)).collect::<Result<Vec<_>, _>>()?;
     let mut driver = Driver::new(Some(args.out.join("runs")), args.fresh, args.json)?;
     driver.threads = args.threads.unwrap_or(0);
-    let (seed, scale) = (args.seed, args.scale.unwrap_or(0));
+    let (seed, scale) = (args.seed.unwrap_or(DEFAULT_SEED), args.scale.unwrap_or(0));
     let request = experiments::Request { chosen, seed, scale, small: args.small };
     let alone = plans.len() == 1;
     let mut experiments = Vec::new();
@@ -195,7 +219,7 @@ pub fn results_of(args: &Args, experiment: &str) -> Result<Results, LabError> {
         schema: SCHEMA.into(),
         title,
         generator: forebay_report::generator(),
-        seed: args.seed,
+        seed,
         experiments,
     })
 }

@@ -162,8 +162,11 @@ impl Grid {
 
     /// Lines of this grid's points that this build of the program has written already.
     fn found(&self, out: &Path, program: &str) -> Result<BTreeMap<usize, String>, LabError> {
-        let by_hash: BTreeMap<&str, usize> =
-            self.points.iter().map(|p| (p.hash.as_str(), p.index)).collect();
+        // Points may be alike: values that say the same, such as two names of one device.
+        let mut by_hash: BTreeMap<&str, Vec<&Point>> = BTreeMap::new();
+        for point in &self.points {
+            by_hash.entry(&point.hash).or_default().push(point);
+        }
         let mut found = BTreeMap::new();
         let prefix = format!("{}.shard-", self.name);
         for path in files::list(out)? {
@@ -175,15 +178,32 @@ impl Grid {
             for line in String::from_utf8_lossy(&bytes).lines() {
                 // A line torn by a kill does not parse: its point is run again.
                 let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
-                let same = value["program"].as_str() == Some(program);
-                let index = value["hash"].as_str().and_then(|hash| by_hash.get(hash));
-                if let Some(index) = index.filter(|_| same) {
-                    found.insert(*index, line.to_owned());
+                if value["program"].as_str() != Some(program) {
+                    continue;
+                }
+                let points = value["hash"].as_str().and_then(|hash| by_hash.get(hash));
+                for point in points.into_iter().flatten() {
+                    found.insert(point.index, line_in_place(point, line, &value));
                 }
             }
         }
         Ok(found)
     }
+}
+
+/// The line of `point` that `line` gives. Its place and its swept values are those of another
+/// point where points are alike, and of another grid where the file of the sweep has changed.
+fn line_in_place(point: &Point, line: &str, value: &Value) -> String {
+    let mut place = json!({ "index": point.index, "point": point.values });
+    forebay_report::round_all(&mut place);
+    if ["index", "point"].iter().all(|key| value[key] == place[key]) {
+        return line.to_owned();
+    }
+    let mut moved = value.clone();
+    for key in ["index", "point"] {
+        moved[key] = place[key].take();
+    }
+    moved.to_string()
 }
 
 fn axes(table: &toml::Table) -> Result<Vec<(String, Vec<Value>)>, GridError> {

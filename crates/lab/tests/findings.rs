@@ -9,7 +9,7 @@ fn experiment(id: &str, devices: &[&str]) -> Experiment {
     let args = Args {
         devices: devices.iter().map(|&d| d.to_owned()).collect(),
         out: out.clone(),
-        seed: DEFAULT_SEED,
+        seed: Some(DEFAULT_SEED),
         json: true,
         small: true,
         ..Args::default()

@@ -141,7 +141,7 @@ fn modern_drives_meet_their_checking_data() {
     let args = Args {
         devices: devices.map(str::to_owned).to_vec(),
         out: scratch.clone(),
-        seed: DEFAULT_SEED,
+        seed: Some(DEFAULT_SEED),
         json: true,
         scale: Some(1024),
         ..Args::default()

@@ -21,7 +21,7 @@ impl Scratch {
             experiment: Some(experiment.into()),
             devices: devices.iter().map(|d| (*d).to_owned()).collect(),
             out: self.0.clone(),
-            seed: DEFAULT_SEED,
+            seed: Some(DEFAULT_SEED),
             json: true,
             scale: Some(512),
             // The pool of this experiment costs more than models do.
@@ -51,7 +51,7 @@ fn results_do_not_depend_on_resume_or_threads() {
         assert_eq!(first, resumed, "{experiment}");
         assert_eq!(first, alone, "{experiment}");
         assert!(from_json(&first).is_ok());
-        let other = Args { seed: 2, ..b.args(experiment, &[SMALL]) };
+        let other = Args { seed: Some(2), ..b.args(experiment, &[SMALL]) };
         let other = to_json(&results_of(&other, experiment).expect("runs"));
         assert_ne!(first, other, "{experiment}: the seed must matter");
     }
@@ -103,6 +103,46 @@ fn senseless_requests_are_refused_in_one_line_with_exit_code_2() {
     refusal(&Args { scale: Some(0), ..s.args("content", &[SMALL]) });
     refusal(&Args { threads: Some(0), ..s.args("content", &[SMALL]) });
     refusal(&Args { shard: Some("1/2".into()), ..s.args("content", &[SMALL]) });
+}
+
+#[test]
+fn options_that_a_task_file_would_not_obey_are_refused() {
+    let s = Scratch::new("ignored");
+    let file = s.0.join("task.toml");
+    std::fs::write(&file, "not looked at").expect("writes");
+    for experiment in ["run", "sweep"] {
+        let plain = Args { file: Some(file.clone()), scale: None, ..s.args(experiment, &[]) };
+        let plain = Args { seed: None, ..plain };
+        for (option, args) in [
+            ("--seed", Args { seed: Some(7), ..plain.clone() }),
+            ("--scale", Args { scale: Some(8), ..plain.clone() }),
+            ("--device", Args { devices: vec![SMALL.into()], ..plain.clone() }),
+            ("--small", Args { small: true, ..plain.clone() }),
+            ("--fresh", Args { fresh: true, ..plain.clone() }),
+        ] {
+            let why = LabError::Arguments(ArgumentError::NotBesideFile { experiment, option });
+            assert_eq!(refusal(&args).to_string(), why.to_string());
+        }
+    }
+    let run = Args { file: Some(file), scale: None, seed: None, ..s.args("run", &[]) };
+    let shard = refusal(&Args { shard: Some("1/2".into()), ..run.clone() });
+    assert!(matches!(shard, LabError::Arguments(ArgumentError::SweepOnly)), "{shard}");
+}
+
+#[test]
+fn operations_never_replace_the_file_of_the_run() {
+    let s = Scratch::new("over-task");
+    let task = "name = \"x\"\ntask = \"timeline\"\n[base]\ndevice = \"ddrdrive-x1\"\nphases = []\n";
+    let (file, link) = (s.0.join("task.toml"), s.0.join("link.csv"));
+    std::fs::write(&file, task).expect("writes");
+    std::fs::hard_link(&file, &link).expect("links");
+    let run = Args { file: Some(file.clone()), scale: None, seed: None, ..s.args("run", &[]) };
+    for operations in [file.clone(), link] {
+        let error = refusal(&Args { operations: Some(operations), ..run.clone() });
+        let over = matches!(error, LabError::Arguments(ArgumentError::OperationsOverTask { .. }));
+        assert!(over, "{error}");
+        assert_eq!(std::fs::read_to_string(&file).expect("there"), task);
+    }
 }
 
 #[test]

@@ -107,7 +107,7 @@ pub fn experiment(wish: &Wish) -> Result<String, TaskError> {
     let args = simulate::Args {
         devices: wish.devices.clone(),
         out: wish.out.clone(),
-        seed: wish.seed,
+        seed: Some(wish.seed),
         scale: (wish.scale > 0).then_some(wish.scale),
         small: wish.small,
         threads: (wish.threads > 0).then_some(wish.threads),

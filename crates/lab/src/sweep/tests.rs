@@ -92,6 +92,42 @@ fn finished_points_do_not_run_again() {
 }
 
 #[test]
+fn points_that_are_alike_run_and_merge() {
+    let s = Scratch::new("alike");
+    let file = s.file(&GRID.replace("seed = [1, 2]", "seed = [1, 1]"));
+    run(&s.args(&file, None, false, "out")).expect("runs");
+    let path = s.0.join("out/depth.shard-1-of-1.jsonl");
+    let before = files::read_if_there(&path).expect("reads");
+    run(&s.args(&file, None, false, "out")).expect("has nothing to do");
+    assert_eq!(before, files::read_if_there(&path).expect("reads"));
+    run(&s.args(&file, None, true, "out")).expect("merges");
+    assert_eq!(places(&s.merged("out")), (0..12).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_grid_that_grew_merges_to_the_bytes_of_one_run() {
+    let s = Scratch::new("grown");
+    // Without the axis that comes first by name, and without the first seed.
+    let small = GRID.replace("seed = [1, 2]", "seed = [2]");
+    let small = small.replace("\"device.unused_fraction\" = [0.0, 0.1]\n", "");
+    run(&s.args(&s.file(&small), None, false, "grown")).expect("runs");
+    let file = s.file(GRID);
+    for out in ["grown", "whole"] {
+        run(&s.args(&file, None, false, out)).expect("runs");
+        run(&s.args(&file, None, true, out)).expect("merges");
+    }
+    assert_eq!(s.merged("grown"), s.merged("whole"));
+    assert_eq!(places(&s.merged("grown")), (0..12).collect::<Vec<_>>());
+}
+
+/// The places in the grid that merged lines give.
+fn places(merged: &[u8]) -> Vec<u64> {
+    let lines = std::str::from_utf8(merged).expect("text").lines();
+    let of = |line| serde_json::from_str::<Value>(line).expect("JSON")["index"].as_u64();
+    lines.map(|line| of(line).expect("a number")).collect()
+}
+
+#[test]
 fn malformed_sweeps_are_refused_in_one_line() {
     let s = Scratch::new("bad");
     for (from, to) in [
