@@ -26,4 +26,7 @@ await 120 "the run goes on with the next step" more
 kill -9 $RUN_PID
 wait $RUN_PID 2>/dev/null
 run "$FOREBAY" report part.fbq -o part.html
+# Ctrl-C ends the run of a model at once: its progress is a line, and the terminal stays as it was.
+on_screen 'step 1 of' C-c -- "$FOREBAY" qualify sim:intel-320-300gb --profile standard >"$DIR/screen" 2>&1
+if grep -q $'\x1b\\[?1049h' "$DIR/screen"; then fail "a model has a full screen: $(tail -c 400 "$DIR/screen" | cat -v)"; fi
 pass "the screen has what it should, and an interrupted and a killed run go on"

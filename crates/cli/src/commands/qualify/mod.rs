@@ -215,7 +215,8 @@ async fn run_plan(
             screen.say(&format!("{key:<13}{what}"));
         }
     }
-    let wants_view = screen.is_terminal() && !args.plain;
+    // Ctrl-C ends the run of a model at once, and would leave the terminal on its other page.
+    let wants_view = screen.is_terminal() && !args.plain && stop.is_some();
     let view = wants_view.then(|| View::open(&run.conditions.label(), &run.plan)).flatten();
     let watch = Watch { target, plan: &run.plan, stop, screen: &screen, step: Cell::new(0), view };
     let done = run.outcomes.len();
