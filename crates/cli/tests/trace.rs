@@ -83,6 +83,7 @@ fn converted_traces_say_the_same() {
     scratch.refused("trace convert t.csv t.fbt", 1, "--force");
     scratch.run("trace convert --force t.csv t.fbt");
     scratch.refused("trace convert --force t.fbt t.fbt", 2, "the trace itself");
+    scratch.refused("trace replay --overwrite t.fbt ./t.fbt", 2, "the trace itself");
     let got = json(&scratch, "trace convert --to disksim --json t.csv t.ascii");
     assert_eq!((&got["written"], &got["left_out"]), (&4.into(), &1.into()));
     let iolog = scratch.run("trace convert --to fio t.csv -");
@@ -271,6 +272,12 @@ fn what_makes_no_page_is_refused_and_a_cut_trace_says_so() {
     scratch.refused("report -", 2, "needs a name");
     std::fs::copy(scratch.0.join("t.csv"), scratch.0.join("t.html")).unwrap();
     scratch.refused("report --force t.html", 2, "the name of the page, too");
+    std::fs::hard_link(scratch.0.join("t.csv"), scratch.0.join("link")).unwrap();
+    for page in ["t.csv", "link"] {
+        let words = format!("report --force --markdown t.html t.csv -o {page}");
+        scratch.refused(&words, 2, "one of the results");
+        assert_eq!(std::fs::read_to_string(scratch.0.join("t.csv")).unwrap(), TABLE);
+    }
     scratch.run("trace convert t.csv t.fbt");
     let whole = std::fs::read(scratch.0.join("t.fbt")).unwrap();
     std::fs::write(scratch.0.join("cut.fbt"), &whole[..whole.len() - 10]).unwrap();

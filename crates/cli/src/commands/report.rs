@@ -21,6 +21,12 @@ pub fn report(args: &ReportArgs) -> Result<Outcome, Failure> {
         None if is_page => Some(default_page(&args.results[0])?),
         out => out.clone(),
     };
+    if let Some(out) = &page_name {
+        if args.results.iter().any(|result| result.is_file() && files::is_same(result, out)) {
+            let message = format!("{} is one of the results", out.display());
+            return Err(Failure::usage(message).with_hint("-o gives the page another name"));
+        }
+    }
     let (mut runs, mut traces, mut complete) = (Vec::new(), Vec::new(), true);
     for path in &args.results {
         match what_is(path)? {

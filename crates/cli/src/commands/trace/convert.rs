@@ -1,7 +1,6 @@
 //! `forebay trace convert`.
 
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use forebay_trace::{Converter, Target};
@@ -34,7 +33,7 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
     }
     let mut reading = Reading::open(&args.source)?;
     let stage = reading.stage(args.source.at, &ISSUE_FIRST)?;
-    if is_same_file(&args.source.source, &args.out) {
+    if files::is_same(&args.source.source, &args.out) {
         return Err(Failure::usage(format!("{} is the trace itself", args.out.display())));
     }
     let out = BufWriter::with_capacity(256 << 10, output(&args.out, args.force)?);
@@ -64,12 +63,6 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
         log::notice(&format!("{left_out} requests are left out, which {format} cannot express"));
     }
     Ok(Outcome { text: String::new(), complete })
-}
-
-/// Whether two paths lead to one file.
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
-    identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// Bytes of a file that is being written; 0 when nothing can be said.

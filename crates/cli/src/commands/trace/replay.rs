@@ -23,6 +23,7 @@ use super::open::Reading;
 use super::{ISSUE_FIRST, stage_name};
 use crate::args::{ReplayArgs, Speed};
 use crate::failure::{ErrorCode, Failure};
+use crate::files;
 use crate::holders::refuse_used_file;
 use crate::log;
 use crate::render::{self, TraceHead, document};
@@ -287,6 +288,9 @@ pub async fn command(args: &ReplayArgs, stop: &Rc<Stop>) -> Result<Outcome, Fail
         return Err(
             Failure::usage(message).with_hint("--overwrite allows it; --reads replays reads only")
         );
+    }
+    if !args.reads && files::is_same(&args.source.source, &args.target) {
+        return Err(Failure::usage(format!("{} is the trace itself", args.target)));
     }
     let device = open(&args.target, args.reads).await?;
     on_device(args, device, &|| stop.is_asked()).await
