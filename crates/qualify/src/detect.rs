@@ -205,13 +205,15 @@ impl Turns {
         Some(Self { ratios, noise: odd().map(spread).fold(0.0, f64::max) })
     }
 
-    /// What it means that every one of `gains` (ratios, or their inverses) is large enough.
+    /// What it means that every one of `gains` (ratios, or their inverses) is large enough. Noise
+    /// may make such a difference, and may hide one.
     fn judge(&self, gains: &[f64]) -> Sign {
         let is_different = gains.iter().all(|gain| *gain >= DIFFERENT);
-        match (is_different, mean(gains) - 1.0 > self.noise) {
-            (true, true) => Sign::Hit,
-            (true, false) => Sign::Open,
-            (false, _) => Sign::Clear,
+        let gain = mean(gains);
+        match is_different {
+            true if gain - 1.0 > self.noise => Sign::Hit,
+            false if gain + self.noise < DIFFERENT => Sign::Clear,
+            _ => Sign::Open,
         }
     }
 

@@ -99,6 +99,26 @@ fn half_compressible_data_is_written_between_the_other_two() {
 }
 
 #[test]
+fn turns_that_differ_more_than_the_limit_leave_the_answer_open() {
+    let mut run = qualify(fakes::HONEST, Purpose::Forebay, 1);
+    // Rates of the five turns: two of the repeating byte between three of pseudo-random data.
+    let mut sign_of = |rates: [u64; 5]| {
+        for outcome in &mut run.outcomes {
+            if let StepKind::Content { turn, .. } = outcome.kind {
+                let rate = rates.get(turn as usize).copied().unwrap_or(100);
+                (outcome.measured.requests, outcome.measured.seconds) = (rate, 1.0);
+            }
+        }
+        finding_of(&run, Detector::Compression).sign
+    };
+    assert_eq!(sign_of([100, 101, 99, 100, 102]), Sign::Clear);
+    assert_eq!(sign_of([100, 150, 102, 149, 99]), Sign::Hit);
+    assert_eq!(sign_of([100, 200, 400, 300, 100]), Sign::Open, "noise hides a difference");
+    assert_eq!(sign_of([100, 300, 400, 300, 100]), Sign::Open, "noise makes a difference");
+    assert_eq!(sign_of([100, 50, 140, 60, 100]), Sign::Clear, "slower, whatever the noise");
+}
+
+#[test]
 fn missing_steps_leave_detectors_and_verdict_open() {
     let mut run = qualify(fakes::HONEST, Purpose::Etcd, 1);
     assert_eq!(run.judge().answer, Answer::Fit, "{:?}", run.judge());
