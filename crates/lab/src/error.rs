@@ -3,7 +3,7 @@
 use forebay_device::DeviceError;
 use forebay_flash::{RequestError, SpecError};
 use forebay_pool::{AdminError, CloseError, CommitError, PoolError, VolumeError};
-use forebay_trace::TraceError;
+use forebay_trace::{Rest, TraceError};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -71,6 +71,13 @@ pub enum LabError {
         path: PathBuf,
         /// What its reader found.
         cause: TraceError,
+    },
+    /// A trace is cut off or damaged.
+    TraceDamaged {
+        /// The file.
+        path: PathBuf,
+        /// Where and why its reader stopped.
+        rest: Rest,
     },
     /// A trace is not the one that the task was made for.
     TraceChanged {
@@ -325,6 +332,7 @@ impl LabError {
             | Self::Malformed { .. }
             | Self::Input { .. }
             | Self::Trace { .. }
+            | Self::TraceDamaged { .. }
             | Self::TraceChanged { .. }
             | Self::Arguments(_)
             | Self::NoRunnableDevice { .. }
@@ -360,6 +368,9 @@ impl fmt::Display for LabError {
             Self::Malformed { origin, detail } => write!(f, "{origin}: {detail}"),
             Self::Input { path, cause } => write!(f, "cannot read {}: {cause}", path.display()),
             Self::Trace { path, cause } => write!(f, "{}: {cause}", path.display()),
+            Self::TraceDamaged { path, rest } => {
+                write!(f, "{}: {rest}; `trace convert` keeps what stands before it", path.display())
+            }
             Self::TraceChanged { path, expected, found } => {
                 write!(f, "{} has changed: its digest is {found}, not {expected}", path.display())
             }

@@ -3,7 +3,7 @@
 use crate::{LabError, files, hash};
 use forebay_trace::{Event, Flags, Op, ReadOptions, Source, Stage};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Longer transfers are left out: no block layer issues one.
 const MAX_TRANSFER_BYTES: u64 = 8 << 20;
@@ -63,7 +63,7 @@ pub struct LeftOut {
     pub beyond_end: u64,
     /// They are not whole sectors of 512 bytes.
     pub unaligned: u64,
-    /// Of another kind than asked for, empty, or too long.
+    /// Of another kind than asked for, empty, too long, or not understood.
     pub other: u64,
 }
 
@@ -144,6 +144,19 @@ pub(crate) struct TraceRequest {
 }
 
 impl Events {
+    /// What was left out of the trace at `path`, lines that were not understood among it.
+    ///
+    /// # Errors
+    /// The trace is cut off or damaged: what came behind is not in the outcome.
+    pub(crate) fn finish(self, path: &Path) -> Result<LeftOut, LabError> {
+        let (_, remarks) = self.source.into_remarks();
+        if let Some(rest) = remarks.rest {
+            return Err(LabError::TraceDamaged { path: path.to_owned(), rest });
+        }
+        let other = self.left_out.other + remarks.skipped.count;
+        Ok(LeftOut { other, ..self.left_out })
+    }
+
     /// The next request for a device of `capacity_bytes`.
     pub(crate) fn next(&mut self, of: &Recorded, capacity_bytes: u64) -> Option<TraceRequest> {
         loop {

@@ -54,7 +54,7 @@ impl Bench {
             bench: self,
         };
         replay.drive(&mut events)?;
-        Ok((replay.finish(), events.left_out))
+        Ok((replay.finish(), events.finish(&of.file)?))
     }
 }
 

@@ -99,6 +99,18 @@ fn requests_that_do_not_fit_are_counted_or_folded() {
 }
 
 #[test]
+fn a_trace_that_is_not_whole_is_refused_and_lines_that_make_no_sense_are_counted() {
+    let cut = TraceFile::new("cut", &format!("{}128166372003061629,web,0,Wr", msr(8, 1)));
+    let error = timeline(cut.load(TracePace::Own)).run().expect_err("it was cut off");
+    assert!(matches!(error, LabError::TraceDamaged { .. }), "{error}");
+    assert!(error.exit_code() == 2 && !error.to_string().contains('\n'), "{error}");
+    let unclear = TraceFile::new("unclear", &format!("{}1,web,0,Poem,0,4096,0\n", msr(8, 1)));
+    let outcome = timeline(unclear.load(TracePace::Own)).run().expect("runs");
+    let counts = LeftOut { other: 1, ..LeftOut::default() };
+    assert_eq!(outcome.phases[0].left_out, Some(counts));
+}
+
+#[test]
 fn changed_traces_and_impossible_loads_are_refused() {
     let trace = TraceFile::new("changed", &msr(100, 1));
     let mut noted = trace.load(TracePace::Own);
