@@ -58,8 +58,15 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), LabError> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let beside = path.with_file_name(name);
-    std::fs::write(&beside, text).map_err(|e| failed(FileAction::Write, &beside, e))?;
-    std::fs::rename(&beside, path).map_err(|e| failed(FileAction::Write, path, e))
+    let written =
+        std::fs::write(&beside, text).map_err(|e| failed(FileAction::Write, &beside, e)).and_then(
+            |()| std::fs::rename(&beside, path).map_err(|e| failed(FileAction::Write, path, e)),
+        );
+    if written.is_err() {
+        // It may be what fills the file system; its name is never looked for again.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
 }
 
 /// Prints to standard output as it is.
@@ -112,3 +119,6 @@ pub(crate) fn program_fingerprint() -> String {
     let own = std::env::current_exe().and_then(std::fs::read);
     own.map_or_else(|_| "unknown".into(), |bytes| crate::hash::of_bytes(&bytes))
 }
+
+#[cfg(test)]
+mod tests;
