@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use forebay_array::{ArrayError, MemberState};
-use forebay_device::Device;
+use forebay_device::{Device, IoBuf};
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_rt::sync::MutexGuard;
 use forebay_units::{DeviceId, Layout};
@@ -508,9 +508,10 @@ impl Pool {
         let open = match held {
             Some(held) if self.carries_label(&held, found.device).await => held,
             // The device was closed or does not answer. It may have come back under its name.
-            held => match self.opener.open(&found.path).await {
-                Ok(device) => OpenDevice::new(&found.path, device),
-                Err(error) => held.ok_or(error)?,
+            held => match (self.opener.open(&found.path).await, held) {
+                (Ok(device), _) => OpenDevice::new(&found.path, device),
+                (Err(_), Some(held)) if is_readable(&held).await => held,
+                (Err(error), _) => return Err(error.into()),
             },
         };
         if !self.carries_label(&open, found.device).await {
@@ -539,6 +540,11 @@ impl Pool {
         self.want_resilver();
         Ok(())
     }
+}
+
+/// What cannot be read may have the pool's label.
+async fn is_readable(open: &OpenDevice) -> bool {
+    open.device().read(0, IoBuf::zeroed(4096)).await.is_ok()
 }
 
 fn is_used(state: MemberState) -> bool {

@@ -392,6 +392,30 @@ fn a_log_device_that_may_not_replace_itself_stays_in_use() {
 }
 
 #[test]
+fn a_device_that_is_away_has_not_lost_its_label() {
+    let rack = Rack::new(&["a", "b", "l", "m"], SIZE);
+    Runtime::simulated(2).block_on(async move {
+        let data = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pool = Pool::create(rack.host(1), "tank", &data).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        rack.pull(&["b", "m"]);
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.summary().health, Health::Degraded);
+        for name in ["b", "m"] {
+            let refused = pool.online(name).await.unwrap_err();
+            assert!(matches!(refused, AdminError::Device(_)), "{name}: {refused}");
+        }
+        rack.put_back(&["b", "m"]);
+        for name in ["b", "m"] {
+            pool.online(name).await.unwrap();
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_side_that_was_lost_is_replaced_by_what_is_in_its_place() {
     let rack = Rack::new(&["a", "l", "m"], SIZE);
     Runtime::simulated(2).block_on(async move {
