@@ -145,6 +145,20 @@ fn taken_address_is_refused_before_anything_is_created() {
 }
 
 #[test]
+fn log_target_waits_for_the_listener_of_a_killed_process() {
+    let scratch = Scratch::with_devices("dying", &["side"]);
+    let dying = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = dying.local_addr().unwrap().port();
+    #[allow(clippy::disallowed_methods, reason = "the kernel's part, beside a blocking wait")]
+    let end = std::thread::spawn(move || drop((dying.accept().unwrap(), dying)));
+    let words = format!("log-target --listen tcp:127.0.0.1:{port} side=side");
+    let target = scratch.server(&words);
+    end.join().unwrap();
+    scratch.refused(&words, 1, "another server has it");
+    assert!(target.interrupt().success());
+}
+
+#[test]
 fn devices_of_another_process_are_reported_in_use() {
     let scratch = Scratch::with_devices("held", &["d0"]);
     scratch.run("pool create tank d0");

@@ -21,7 +21,7 @@ use crate::log;
 use crate::log_memory;
 use crate::open_files;
 use crate::serving::watch::Watch;
-use crate::serving::{NBD_PORT, REPLY_TIMEOUT, bind, refuse_exposed, tls_config};
+use crate::serving::{NBD_PORT, REPLY_TIMEOUT, bind, refuse_exposed, tls_config, wait_for_address};
 use crate::signals::Signals;
 use crate::terminal::Screen;
 
@@ -102,6 +102,7 @@ async fn serve(args: LogTargetArgs, signals: Signals) -> Result<Outcome, Failure
     }
     for address in &addresses {
         refuse_exposed(address, tls.is_some(), args.security.plaintext)?;
+        wait_for_address(address).await?;
     }
     let mut targets = Vec::new();
     for (at, target) in args.targets.iter().enumerate() {

@@ -269,7 +269,7 @@ impl Serving {
         }
         for address in &self.not_inherited(asked) {
             refuse_exposed(address, self.demands_tls(), self.plaintext)?;
-            until_free(address).await.map_err(|e| cannot_listen("--listen", address, &e))?;
+            wait_for_address(address).await?;
         }
         if asked.is_empty() && self.inherited.is_empty() {
             // Others will do when one of them is taken.
@@ -372,6 +372,11 @@ impl Serving {
         let (fronts, last) = (forebay_rt::join(machines, ublk), forebay_rt::join(server, give_up));
         let _ = forebay_rt::join(fronts, last).await;
     }
+}
+
+/// Waits until the listener of a killed process is gone. Fails when a server has `address`.
+pub async fn wait_for_address(address: &ListenAddress) -> Result<(), Failure> {
+    until_free(address).await.map_err(|e| cannot_listen("--listen", address, &e))
 }
 
 /// Lets `server` listen on an address that was asked for. Returns it as text.
