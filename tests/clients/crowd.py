@@ -205,6 +205,8 @@ class Server:
         words = [BINARY, "serve", "--listen", "unix:" + SOCKET]
         with open(log, "w") as output:
             self.process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
+        with open(path("serve.pid"), "w") as file:
+            file.write("%d\n" % self.process.pid)
         until = time.time() + HANG_SECONDS
         while "ready: " not in open(log).read():
             if self.process.poll() is not None or time.time() > until:

@@ -8,7 +8,7 @@ need python3
 begin
 SEED=${FOREBAY_TEST_SEED:-$RANDOM}
 say "FOREBAY_TEST_SEED=$SEED"
-undo "pkill -9 -f 'unix:$SOCKET'"
+undo "kill -9 \$(cat '$DIR/serve.pid')"
 python3 "$HERE/crowd.py" "$FOREBAY" "$DIR" "$SOCKET" "$(longer 30 900)" "$SEED" >crowd.out 2>&1 ||
     fail "$(tail -n 40 crowd.out)"
 pass "$(tail -n 1 crowd.out)"

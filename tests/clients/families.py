@@ -13,7 +13,7 @@ import traceback
 
 from crowd_base import (
     BLOCK, COMMON, FLUSH, HANG_SECONDS, READ, TRIM, WRITE, ZERO, ZEROES, Client, Cut, Refused,
-    command, ended, fail, note, sent, shown,
+    command, ended, expanded, fail, note, sent, shown,
 )
 from ledger import ESHUTDOWN
 
@@ -98,6 +98,8 @@ class Family:
         self.rng = random.Random(seed)
         self.lock = threading.RLock()
         self.volumes = []
+        # Pairs of snapshots, the first of which is the received copy of the second.
+        self.copies = []
         self.serial = 0
         self.writes = 0
         # Client -> its changes in order, while a snapshot is taken; None once one of them failed.
@@ -169,7 +171,7 @@ class Family:
             elif kind == READ:
                 self.judge(volume, span, link.read(first, len(span)))
             else:
-                data = number * (BLOCK // 16 * len(span)) if kind == WRITE else b""
+                data = expanded(number) * len(span) if kind == WRITE else b""
                 flags = FUA if is_durable else 0
                 if kind == ZEROES:
                     may_be_fast = link.flags & SEND_FAST_ZERO
@@ -302,6 +304,7 @@ class Family:
             (2, lambda: self.resize(volume)),
             (2, lambda: self.set(volume)),
             (2, lambda: self.send(snapshot)),
+            (2, self.send_again),
             (1, lambda: self.hold(snapshot)),
         ]
         weights = [weight for weight, _ in choices]
@@ -319,7 +322,8 @@ class Family:
         name, blocks = "p/" + self.fresh("f"), self.rng.choice([256, 512, 1024])
         options = self.some("compression=lz4", "dedup=on", "cache_writes=on")
         words = [word for option in options for word in ("-o", option)]
-        if self.ask("create", "-V", str(blocks * BLOCK), *self.some("-s"), *words, name):
+        sparse = ["-s"] if options and self.rng.random() < 0.8 else self.some("-s")
+        if self.ask("create", "-V", str(blocks * BLOCK), *sparse, *words, name):
             with self.lock:
                 self.volumes.append(Volume(name, blocks))
 
@@ -493,7 +497,9 @@ class Family:
                 fail("%s is not released" % snapshot.full())
 
     def send(self, snapshot):
-        copy = "q/" + self.fresh("f")
+        """To another pool, where the copy is destroyed, or within the pool, where it may stay."""
+        stays = len(self.volumes) < 5 and self.rng.random() < 0.5
+        copy = ("p/" if stays else "q/") + self.fresh("f")
         others = snapshot.volume.snapshots
         at = others.index(snapshot)
         older = self.rng.choice(others[:at]) if at and self.rng.random() < 0.5 else None
@@ -502,9 +508,44 @@ class Family:
         if not sent([*flags, first.full()], copy, self.who()):
             return
         self.judge_snapshot(first, "%s@%s" % (copy, first.name))
+        received = [first]
         if older:
             if sent([*flags, "-i", "@" + older.name, snapshot.full()], copy, self.who()):
                 self.judge_snapshot(snapshot, "%s@%s" % (copy, snapshot.name))
                 self.judge_snapshot(older, "%s@%s" % (copy, older.name))
-        if not self.ask("destroy", "-r", copy):
+                received.append(snapshot)
+        if stays:
+            with self.lock:
+                volume = Volume(copy, received[-1].blocks, received[-1].content)
+                for source in received:
+                    volume.snapshots.append(Snapshot(volume, source.name, copied(source.content)))
+                    volume.snapshots[-1].blocks = source.blocks
+                self.copies.append((volume.snapshots[-1], received[-1]))
+                self.volumes.append(volume)
+            self.judge_volume(volume)
+        elif not self.ask("destroy", "-r", copy):
             fail("%s cannot be destroyed" % copy)
+
+    def send_again(self):
+        """An increment onto a copy whose newest snapshot both have."""
+        def fits(base, source):
+            is_newest = base.volume.snapshots[-1:] == [base] and base.volume in self.volumes
+            return is_newest and source in source.volume.snapshots[:-1]
+
+        pairs = [pair for pair in self.copies if fits(*pair)]
+        if not pairs:
+            return
+        base, source = self.rng.choice(pairs)
+        others, copy = source.volume.snapshots, base.volume
+        later = self.rng.choice(others[others.index(source) + 1 :])
+        words = [*self.some("-c"), "-i", "@" + source.name, later.full()]
+        if self.taken_away(copy, lambda: sent(words, copy.name, self.who(), ["-F"])):
+            with self.lock:
+                received = Snapshot(copy, later.name, copied(later.content))
+                received.blocks = copy.blocks = copy.usable = later.blocks
+                copy.snapshots.append(received)
+                copy.live, copy.kept = copied(later.content), copied(later.content)
+                self.copies.append((received, later))
+            self.judge_snapshot(later, received.full())
+            self.judge_volume(copy)
+        copy.is_closed = False
