@@ -299,7 +299,7 @@ impl PoolSet {
     /// leaves them alone.
     async fn without_clients(&self, pool: &Pool, action: &Action) -> Result<(), Failure> {
         let (names, force) = taken_away(pool, action)?;
-        check_take_away(pool, action)?;
+        check_take_away(pool, action).await?;
         for name in &names {
             self.check_unused(name, force)?;
         }

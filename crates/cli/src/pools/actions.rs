@@ -138,7 +138,7 @@ pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, b
 }
 
 /// Fails if the pool would refuse such an action, before a client is cut off for it.
-pub(super) fn check_take_away(pool: &Pool, action: &Action) -> Result<(), Failure> {
+pub(super) async fn check_take_away(pool: &Pool, action: &Action) -> Result<(), Failure> {
     match action {
         Action::VolumeDestroy { volume, recursive, .. } => {
             pool.check_destroy_volume(volume, *recursive)?;
@@ -147,7 +147,7 @@ pub(super) fn check_take_away(pool: &Pool, action: &Action) -> Result<(), Failur
             pool.check_destroy_snapshots(&pool.snapshots_of_spec(spec)?)?;
         }
         Action::VolumeRollback { snapshot, recursive, .. } => {
-            pool.check_roll_back(snapshot, *recursive)?;
+            pool.check_roll_back(snapshot, *recursive).await?;
         }
         Action::SnapshotRename { snapshot, new_name, .. } => {
             pool.check_rename_snapshot(snapshot, new_name)?;

@@ -303,6 +303,51 @@ fn refused_commands_leave_clients_alone() {
     });
 }
 
+#[test]
+fn commands_for_which_the_pool_has_no_space_leave_clients_alone() {
+    let folder = Folder::new("no-space");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(8).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        let (name, properties) = ("v".to_owned(), BTreeMap::new());
+        let spec = VolumeSpec { name, size_bytes: 4 << 20, sparse: false, properties };
+        ask(&set, Action::VolumeCreate { spec }).await.unwrap();
+        let v = set.open("tank/v", &peer()).ok().unwrap();
+        // More runs than one block of the map journal has entries for.
+        for at in 0..256 {
+            v.device.write(at * 8192, IoBuf::zeroed(4096).freeze(), false).await.unwrap();
+        }
+        drop(v);
+        ask(&set, Action::SnapshotTake { snapshots: vec!["v@s".to_owned()] }).await.unwrap();
+        let (name, properties) = ("c".to_owned(), BTreeMap::new());
+        let spec = CloneSpec { name, properties };
+        ask(&set, Action::VolumeClone { snapshot: "v@s".to_owned(), spec }).await.unwrap();
+        let (volume, size_bytes) = ("v".to_owned(), 3 << 20);
+        ask(&set, Action::VolumeResize { volume, size_bytes, force: true }).await.unwrap();
+        let (name, properties) = ("w".to_owned(), BTreeMap::new());
+        let size_bytes = set.pools()[0].summary().available_bytes;
+        let spec = VolumeSpec { name, size_bytes, sparse: false, properties };
+        ask(&set, Action::VolumeCreate { spec }).await.unwrap();
+
+        let clients = ["tank/v", "tank/v@s"].map(|name| set.open(name, &peer()).ok().unwrap());
+        for action in [
+            Action::VolumeRollback { snapshot: "v@s".to_owned(), force: true, recursive: false },
+            Action::VolumePromote { volume: "c".to_owned(), force: true },
+        ] {
+            let said = format!("{action:?}");
+            let refused = ask(&set, action).await.expect_err(&said);
+            assert_eq!(refused.code, ErrorCode::NoSpace, "{said}: {refused:?}");
+            for client in &clients {
+                let read = client.device.read(0, IoBuf::zeroed(4096)).await;
+                assert!(read.is_ok(), "{said} took {} away", client.device.name());
+            }
+        }
+        drop(clients);
+        set.close().await.unwrap();
+    });
+}
+
 /// A request to receive into volume `v`, which takes it from its clients.
 fn receive() -> Request {
     let options = ReceiveOptions { roll_back: true, ..ReceiveOptions::default() };

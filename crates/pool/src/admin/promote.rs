@@ -18,10 +18,10 @@ const WITH_PROMOTION: u32 = 9;
 /// A clone that may be promoted.
 pub(crate) struct Promotion {
     clone: Rc<VolumeState>,
-    /// The volume that it was cloned from.
-    parent: Rc<VolumeState>,
     /// The snapshots that become the clone's.
     moving: Vec<Snapshot>,
+    /// Blocks that must be free for it.
+    room: u64,
 }
 
 impl Pool {
@@ -30,10 +30,9 @@ impl Pool {
     pub async fn promote_volume(&self, name: &str) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let promotion = self.promotion_of(name)?;
-        let room = self.room_to_promote(&promotion.clone, &promotion.parent)?;
         promotion.moving.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
         // Clients write until the group is closed, and must not take this.
-        self.reserve_for_map(room);
+        self.reserve_for_map(promotion.room);
         self.snapshots.wanted.borrow_mut().promoted = Some(promotion.clone.id);
         self.commit_all().await?;
         self.refresh_space();
@@ -59,7 +58,8 @@ impl Pool {
         let mut config = self.config.borrow().clone();
         exchange_origins(&mut config, parent.id, clone.id);
         check_fits(&config)?;
-        Ok(Promotion { clone, parent, moving })
+        let room = self.room_to_promote(&clone, &parent)?;
+        Ok(Promotion { clone, moving, room })
     }
 
     /// Names (without the pool's) of the snapshots that get other names when clone `name` is

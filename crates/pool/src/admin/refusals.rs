@@ -2,7 +2,7 @@
 //!
 //! Enters: what such a command is given. Leaves: the error with which it would refuse at once.
 //! Always holds: nothing changes. Who calls: who cuts clients off for a command, before that: a
-//! command that is refused leaves them alone. Want of space is seen only on the way.
+//! command that is refused leaves them alone.
 
 use crate::Pool;
 use crate::admin::error::VolumeError;
@@ -19,8 +19,13 @@ impl Pool {
     }
 
     /// Whether [`Pool::roll_back_volume`] refuses.
-    pub fn check_roll_back(&self, name: &str, destroy_newer: bool) -> Result<(), VolumeError> {
-        self.newer_to_destroy(name, destroy_newer).map(drop)
+    pub async fn check_roll_back(
+        &self,
+        name: &str,
+        destroy_newer: bool,
+    ) -> Result<(), VolumeError> {
+        let (volume, snapshot, _) = self.newer_to_destroy(name, destroy_newer)?;
+        self.room_to_roll_back(&volume, &snapshot).await.map(drop)
     }
 
     /// Whether [`Pool::rename_volume`] refuses.

@@ -302,15 +302,8 @@ impl Pool {
         snapshot: &Snapshot,
         newer: Vec<Snapshot>,
     ) -> Result<(), VolumeError> {
+        let (grown, room) = self.room_to_roll_back(volume, snapshot).await?;
         let (size_bytes, before) = (snapshot.size_bytes, volume.size_bytes.get());
-        let grown = Self::blocks_of(size_bytes.saturating_sub(before));
-        if !volume.sparse.get() {
-            self.wait_for_room(grown).await?;
-            if grown > self.free_blocks() {
-                return Err(self.no_space(grown * BLOCK_BYTES, true));
-            }
-        }
-        let room = self.room_to_roll_back(volume, snapshot)?;
         // Clients write until the group is closed, and must not take this.
         self.reserve_growth(volume, grown);
         self.reserve_for_map(room);
@@ -390,14 +383,21 @@ impl Pool {
         reserved.set(reserved.get() + blocks);
     }
 
-    /// Blocks that must be free for a rollback: one group writes all that goes back into the map
-    /// journal.
-    fn room_to_roll_back(
+    /// Blocks by which a volume grows that goes back to a snapshot, and blocks that must be free
+    /// for the map journal: one group writes all that goes back. Fails if too few are free.
+    pub(crate) async fn room_to_roll_back(
         &self,
         volume: &VolumeState,
         snapshot: &Snapshot,
-    ) -> Result<u64, VolumeError> {
+    ) -> Result<(u64, u64), VolumeError> {
         const ENTRY_BYTES: u64 = 24;
+        let grown = Self::blocks_of(snapshot.size_bytes.saturating_sub(volume.size_bytes.get()));
+        if !volume.sparse.get() {
+            self.wait_for_room(grown).await?;
+            if grown > self.free_blocks() {
+                return Err(self.no_space(grown * BLOCK_BYTES, true));
+            }
+        }
         let newer = self.snapshots.of(volume.id).into_iter().filter(|s| s.id >= snapshot.id);
         let map = self.store.map.borrow();
         let entries: u64 = newer.map(|snapshot| map.entries(snapshot.id)).sum();
@@ -405,7 +405,7 @@ impl Pool {
         if needed / BLOCK_BYTES > self.free_blocks() {
             return Err(self.no_space(needed, false));
         }
-        Ok(needed / BLOCK_BYTES)
+        Ok((grown, needed / BLOCK_BYTES))
     }
 
     /// Creates a volume that begins as snapshot `VOL@SNAP`, and takes space only for what differs.
