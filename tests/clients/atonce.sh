@@ -2,7 +2,7 @@
 # Commands beside each other on pools that no server has, and servers that start beside them: a pool
 # is open once, with all its devices, and what was answered is there.
 . "$(dirname "$0")/lib.sh"
-need jq
+need jq nbdkit flock
 begin
 LOOPS=3
 EACH=$(longer 20 200)
@@ -96,4 +96,24 @@ for n in $(seq "$STARTS"); do
     run "$FOREBAY" pool import -d "$DIR" b
 done
 together
+
+# A server that takes long to open a pool, because a device of it is slow, and long to close it.
+files 256M e0
+nbdkit -U "$RUN/slow" -P "$RUN/slow.pid" --filter=delay memory 64M delay-read=100ms
+undo 'kill $(cat "$RUN/slow.pid")'
+await 10 "a slow device" test -e "$RUN/slow.pid"
+run "$FOREBAY" pool create e "$DIR/e0" log "nbd+unix:///?socket=$RUN/slow"
+SERVES=$((SERVES + 1))
+SERVE_LOG=$DIR/serve.$SERVES.log
+"$FOREBAY" serve --listen "unix:$SOCKET" e >"$SERVE_LOG" 2>&1 &
+SERVER=$!
+held() { ! flock -n "$DIR/e0" true; }
+await 60 "a server that has the devices" held
+run "$FOREBAY" volume create -s -V 1M e/while-it-starts
+kill -INT "$SERVER"
+run "$FOREBAY" volume create -s -V 1M e/while-it-ends
+ended "$SERVER" "the server"
+SERVER=
+run "$FOREBAY" volume list -H -o name e
+[ "$(tr '\n' ' ' <"$DIR/.out")" = "e/while-it-ends e/while-it-starts " ] || fail "made: $(cat "$DIR/.out")"
 pass "$LOOPS loops of commands, and $STARTS starts and exports beside them"

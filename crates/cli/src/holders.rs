@@ -20,7 +20,8 @@ const COMMAND_MAX_BYTES: u64 = 200;
 /// A process that has a device locked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
-    pid: u32,
+    /// The process.
+    pub pid: u32,
     /// Its command line; empty when it has ended, or is hidden from this user.
     command: String,
 }
