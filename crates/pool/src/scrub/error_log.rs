@@ -114,3 +114,29 @@ impl Pool {
         (named.take(SHOWN).collect(), lost.named.len() as u64 + lost.more)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What one scrub found is known when the next one finds it again.
+    #[test]
+    fn a_block_is_listed_until_a_scrub_does_not_find_it() {
+        let mut lost = Lost::default();
+        let block = |lba| (VolumeId(1), Lba(lba));
+        lost.note(VolumeId(1), Lba(0));
+        lost.note(VolumeId(1), Lba(1));
+        for _ in 0..3 {
+            lost.begin_scrub();
+            lost.note(VolumeId(1), Lba(1));
+            // Until the end of the scrub all of them are listed.
+            assert!(lost.named.contains(&block(1)));
+            lost.finish_scrub();
+            assert_eq!(lost.named, BTreeSet::from([block(1)]));
+        }
+        lost.begin_scrub();
+        assert_eq!(lost.named, BTreeSet::from([block(1)]));
+        lost.finish_scrub();
+        assert!(lost.named.is_empty());
+    }
+}

@@ -158,6 +158,46 @@ fn a_part_that_is_written_while_a_volume_goes_back_lies_over_the_snapshot() {
     });
 }
 
+// Past the end that the last root has, a crash would lose what was answered.
+#[test]
+fn a_volume_that_goes_back_is_larger_once_a_root_says_so() {
+    let rack = Rack::new(&["a", "l"], 64 << 20);
+    let before = rack.clone();
+    let first = Runtime::simulated(6);
+    first.block_on(async move {
+        let pace = |_: &str, operation: Operation, _: u64| match operation {
+            Operation::Write => Some(Nanos::from_millis(20)),
+            _ => None,
+        };
+        let spec = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(paced(before.host(1), pace), "tank", &spec).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        pool.resize_volume("v", 4 << 20, true).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        rt::spawn({
+            let pool = pool.clone();
+            async move { pool.roll_back_volume("v@a", false).await }
+        });
+        while let Err(error) = v.write(6 << 20, stamp(4096, 1), true).await {
+            assert!(matches!(error.kind, ErrorKind::OutOfRange { .. }), "{error}");
+            rt::sleep(Nanos::from_micros(100)).await;
+        }
+        before.switches.power.set(Some(0));
+    });
+    drop(first);
+    rack.switches.power.set(None);
+    Runtime::simulated(7).block_on(async move {
+        let forced = ImportOptions { force: true, ..ImportOptions::default() };
+        let pool = Pool::import(rack.host(1), &names(&["a", "l"]), "tank", &forced).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        assert_eq!(v.geometry().size_bytes, 8 << 20);
+        expect(&v, 6 << 20, &stamp(4096, 1)).await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
 #[test]
 fn a_rollback_whose_root_was_not_answered_is_whole_after_a_resume() {
     Runtime::simulated(5).block_on(async {

@@ -18,17 +18,19 @@ const CHANGES: usize = 12;
 /// What was written, by block; blocks that are not here are holes.
 type Model = BTreeMap<u64, u64>;
 
-/// Writes and trims blocks that may lie anywhere, and mostly near those that were written before.
+/// Writes blocks that may lie anywhere, and mostly near those that were written before; trims
+/// blocks that were written, or lie near some.
 async fn change(v: &Device, model: &mut Model) {
     for _ in 0..CHANGES {
         let blocks = SIZE / BLOCK;
-        let near = model.keys().nth(rt::random_below(model.len() as u64 + 1) as usize);
+        let near = model.keys().nth(rt::random_below(model.len() as u64 + 1) as usize).copied();
         let at = match (near, rt::random_below(4)) {
             (Some(near), 1..) => (near + rt::random_below(1100)).saturating_sub(550) % blocks,
             (_, 0) => blocks - 1 - rt::random_below(3),
             _ => rt::random_below(blocks),
         };
         if rt::random_below(3) == 0 {
+            let at = near.filter(|_| rt::random_below(2) == 0).unwrap_or(at);
             v.discard(at * BLOCK, BLOCK, false).await.unwrap();
             model.remove(&at);
         } else {
