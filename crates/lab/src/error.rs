@@ -186,6 +186,11 @@ pub enum ArgumentError {
         /// The file.
         file: PathBuf,
     },
+    /// `--operations` names a file that exists.
+    OperationsExist {
+        /// The file.
+        file: PathBuf,
+    },
     /// A run or a sweep has this in its file.
     NotBesideFile {
         /// `sweep` or `run`.
@@ -430,6 +435,9 @@ impl fmt::Display for ArgumentError {
             }
             Self::OperationsOverTask { file } => {
                 write!(f, "--operations would replace {}, the file of the run", file.display())
+            }
+            Self::OperationsExist { file } => {
+                write!(f, "{} exists already; --force replaces it", file.display())
             }
             Self::NotBesideFile { experiment, option: "--fresh" } => {
                 write!(f, "{experiment} takes no --fresh; another --out begins anew")

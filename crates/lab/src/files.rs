@@ -31,9 +31,10 @@ pub(crate) fn open_named(path: &Path) -> Result<Box<dyn Read>, LabError> {
 }
 
 /// Whether two paths lead to one file.
-pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+#[must_use]
+pub fn is_same_file(one: impl AsRef<Path>, other: impl AsRef<Path>) -> bool {
     let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
-    identity(one).is_some_and(|one| identity(other) == Some(one))
+    identity(one.as_ref()).is_some_and(|one| identity(other.as_ref()) == Some(one))
 }
 
 /// The file's bytes, or none when there is no such file.
@@ -78,10 +79,20 @@ pub(crate) fn print(text: &str) -> Result<(), LabError> {
     })
 }
 
-/// Begins a file anew.
-#[allow(clippy::disallowed_methods)] // An offline tool keeps its results.
-pub(crate) fn create(path: &Path) -> Result<std::fs::File, LabError> {
-    std::fs::File::create(path).map_err(|e| failed(FileAction::Write, path, e))
+/// Begins a file. Fails if there is one.
+pub(crate) fn begin(path: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::OpenOptions::new().create_new(true).write(true).open(path)
+}
+
+/// Begins a file, also where there is one.
+#[allow(clippy::disallowed_methods)] // An offline tool writes what it is told to.
+pub(crate) fn begin_anew(path: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::File::create(path)
+}
+
+/// Opens a pipe or a device to write it.
+pub(crate) fn open_as_it_is(path: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::OpenOptions::new().write(true).open(path)
 }
 
 /// Opens for appending.

@@ -14,6 +14,7 @@ pub mod logs;
 pub mod mirror;
 mod operations;
 pub mod outages;
+mod output_file;
 pub mod queues;
 pub mod recorded;
 pub mod responses;
@@ -29,3 +30,5 @@ pub mod wear;
 pub mod zil;
 
 pub use error::{ArgumentError, FileAction, GridError, LabError};
+pub use files::is_same_file;
+pub use output_file::OutputFile;

@@ -1,9 +1,9 @@
 //! Log of operations: one line of CSV for each request that a model of a device was given.
 
-use crate::error::{FileAction, LabError};
-use crate::files;
+use crate::error::{ArgumentError, FileAction, LabError};
+use crate::output_file::OutputFile;
 use forebay_flash::{Completion, Request, RequestKind, Status};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// The columns.
@@ -12,20 +12,23 @@ pub(crate) const HEADING: &str =
 
 /// A file that operations are appended to, in the order of their submission.
 pub(crate) struct OperationLog {
-    out: BufWriter<std::fs::File>,
+    out: BufWriter<OutputFile>,
     path: PathBuf,
     /// The number of the phase that runs.
     pub phase: usize,
 }
 
 impl OperationLog {
-    /// Begins a new file at `path`.
-    pub(crate) fn create(path: &Path) -> Result<Self, LabError> {
-        let mut log = Self {
-            out: BufWriter::with_capacity(1 << 20, files::create(path)?),
-            path: path.to_owned(),
-            phase: 0,
-        };
+    /// Begins a new file at `path`. With `force`, one that is there is replaced at the end.
+    pub(crate) fn create(path: &Path, force: bool) -> Result<Self, LabError> {
+        let out = OutputFile::create(path, force).map_err(|cause| match cause.kind() {
+            ErrorKind::AlreadyExists => {
+                LabError::Arguments(ArgumentError::OperationsExist { file: path.to_owned() })
+            }
+            _ => LabError::File { action: FileAction::Write, path: path.to_owned(), cause },
+        })?;
+        let mut log =
+            Self { out: BufWriter::with_capacity(1 << 20, out), path: path.to_owned(), phase: 0 };
         writeln!(log.out, "{HEADING}").map_err(|cause| log.failed(cause))?;
         Ok(log)
     }
@@ -65,8 +68,14 @@ impl OperationLog {
         .map_err(|cause| self.failed(cause))
     }
 
-    /// Hands everything to the kernel.
-    pub(crate) fn finish(mut self) -> Result<(), LabError> {
-        self.out.flush().map_err(|cause| self.failed(cause))
+    /// Hands everything to the kernel, and gives the file its name.
+    pub(crate) fn finish(self) -> Result<(), LabError> {
+        let Self { out, path, .. } = self;
+        let finished = out.into_inner().map_err(std::io::IntoInnerError::into_error);
+        finished.and_then(OutputFile::finish).map_err(|cause| LabError::File {
+            action: FileAction::Write,
+            path,
+            cause,
+        })
     }
 }

@@ -26,8 +26,9 @@ pub struct Args {
     /// Where results, report and kept runs go
     #[arg(long, value_name = "DIR", default_value = "forebay-simulate")]
     pub out: PathBuf,
-    /// The seed everything derives from [default: 20260901]
-    #[arg(long, value_name = "N")]
+    /// The seed everything derives from [default: [`DEFAULT_SEED`]]
+    #[arg(long, value_name = "N",
+        help = format!("The seed everything derives from [default: {DEFAULT_SEED}]"))]
     pub seed: Option<u64>,
     /// Print the results, or the catalogue, as JSON instead of sentences
     #[arg(long)]
@@ -53,6 +54,9 @@ pub struct Args {
     /// Of a run: write a line of CSV for each request
     #[arg(long, value_name = "FILE")]
     pub operations: Option<PathBuf>,
+    /// Of a run: replace the file of --operations when it exists
+    #[arg(short, long, requires = "operations")]
+    pub force: bool,
     /// Print the catalogue
     #[arg(long)]
     pub list: bool,
@@ -123,14 +127,17 @@ fn run_file(args: &Args) -> Result<(), LabError> {
     if args.shard.is_some() || args.merge {
         return Err(ArgumentError::SweepOnly.into());
     }
-    if let Some(operations) = args.operations.as_ref().filter(|path| files::is_same(file, path)) {
+    if let Some(operations) =
+        args.operations.as_ref().filter(|path| files::is_same_file(file, path))
+    {
         return Err(ArgumentError::OperationsOverTask { file: operations.clone() }.into());
     }
     let task = sweep::read_task(file)?;
     let outcome = match (&task, &args.operations) {
         (_, None) => task.run()?,
         (Task::Timeline(timeline), Some(path)) => {
-            let (outcome, log) = timeline.run_noting(Some(OperationLog::create(path)?))?;
+            let (outcome, log) =
+                timeline.run_noting(Some(OperationLog::create(path, args.force)?))?;
             log.map_or(Ok(()), OperationLog::finish)?;
             Outcome::Timeline(outcome)
         }

@@ -146,6 +146,26 @@ fn operations_never_replace_the_file_of_the_run() {
 }
 
 #[test]
+fn operations_replace_another_file_only_when_told() {
+    let s = Scratch::new("over-notes");
+    let task = "name = \"x\"\ntask = \"timeline\"\n[base]\ndevice = \"ddrdrive-x1\"\nphases = []\n";
+    let (file, notes) = (s.0.join("task.toml"), s.0.join("notes.csv"));
+    std::fs::write(&file, task).expect("writes");
+    std::fs::write(&notes, "mine").expect("writes");
+    let plain = Args { file: Some(file.clone()), scale: None, seed: None, ..s.args("run", &[]) };
+    let noting = Args { operations: Some(notes.clone()), ..plain };
+    let error = refusal(&noting);
+    let why = ArgumentError::OperationsExist { file: notes.clone() };
+    assert_eq!(error.to_string(), why.to_string());
+    refusal(&Args { force: true, ..noting.clone() });
+    assert_eq!(std::fs::read_to_string(&notes).expect("there"), "mine", "there are no phases");
+    std::fs::write(&file, task.replace("[]", "[\"secure-erase\"]")).expect("writes");
+    run(&Args { force: true, ..noting }).expect("runs");
+    let got = std::fs::read_to_string(&notes).expect("there");
+    assert!(got.starts_with("phase,kind,"), "{got}");
+}
+
+#[test]
 fn impossible_device_in_a_file_is_refused_with_its_field() {
     let s = Scratch::new("bad-device");
     let text = catalogue::text(SMALL).expect("built in");

@@ -142,7 +142,7 @@ fn a_device_is_given_each_request_of_a_real_trace_at_its_time_and_place() {
     let device: DeviceSpec = toml::from_str(ROOMY).expect("TOML");
     let path = std::env::temp_dir().join(format!("forebay-real-{}.csv", std::process::id()));
     for (name, want) in &figures {
-        let log = OperationLog::create(&path).expect("scratch");
+        let log = OperationLog::create(&path, true).expect("scratch");
         let own = task(&folder, want, device.clone(), TracePace::Own);
         let (outcome, log) = own.run_noting(Some(log)).expect("runs");
         log.expect("the log").finish().expect("scratch");
