@@ -87,9 +87,17 @@ fn file_that_does_not_exist_is_created_and_removed() {
     assert!(!scratch.0.join("new.img").exists(), "removed at the end");
     let refused = refusal(&scratch, "qualify new.img --size 32M --shrink 1000");
     assert!(refused.contains("--resume goes on with it"), "{refused}");
+    let done = "qualify-new.img.fbq is complete: there is nothing to resume";
+    let refused = refusal(&scratch, "qualify new.img --size 32M --shrink 1000 --resume");
+    assert!(refused.contains(done), "{refused}");
+    let refused = refusal(&scratch, "qualify other.img --resume");
+    assert!(refused.contains("qualify-other.img.fbq: No such file"), "{refused}");
     assert!(!scratch.0.join("new.img").exists(), "a refusal leaves no file");
-    let small = refusal(&scratch, "qualify new.img --size 1M --force");
-    assert!(small.contains("a qualification needs"), "{small}");
+    for size in ["0", "1M"] {
+        let small = refusal(&scratch, &format!("qualify new.img --size {size} --force"));
+        let why = format!("'{size}' for '--size <SIZE>': a qualification needs 16M or more");
+        assert!(small.contains(&why), "{small}");
+    }
     assert!(!scratch.0.join("new.img").exists(), "a refusal leaves no file");
 }
 

@@ -29,7 +29,7 @@ pub use latency::Latency;
 pub use matrix::{MixCell, PtsTest, pts_steadiness};
 pub use page::{comparison, results};
 pub use part::Part;
-pub use plan::{Pattern, Plan, PlanError, PlanFor, Profile, Step, StepKind};
+pub use plan::{MIN_SPAN_BYTES, Pattern, Plan, PlanError, PlanFor, Profile, Step, StepKind};
 pub use procedure::{Procedure, Stage};
 pub use purge::{
     Purge, PurgeRefusal, Sanitize, SanitizeState, may_format, may_sanitize, may_secure_erase,

@@ -126,7 +126,7 @@ const THROUGHPUT_DEPTH: u32 = 32;
 /// What a step may write a second, for the promise that a plan makes.
 const MAX_BYTES_PER_S: u64 = 1 << 30;
 /// The smallest span in which the loads make sense.
-const MIN_SPAN_BYTES: u64 = 16 << 20;
+pub const MIN_SPAN_BYTES: u64 = 16 << 20;
 
 /// Where the writes of a sustained load go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use forebay_qualify::power_cut::CutSync;
-use forebay_qualify::{Part, Procedure, Profile, Protection, Purge, Purpose};
+use forebay_qualify::{MIN_SPAN_BYTES, Part, Procedure, Profile, Protection, Purge, Purpose};
 use forebay_trace::{Format, TimeUnit};
-use forebay_units::parse_bytes;
+use forebay_units::{format_bytes, parse_bytes};
 
 use super::trace::{format_parser, unit_parser};
 
@@ -51,8 +51,8 @@ pub struct QualifyArgs {
     /// Allow writes, which destroy what TARGET holds: repeat its name.
     #[arg(long, value_name = "TARGET")]
     pub destroy: Option<String>,
-    /// Size of a FILE that is created.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1G")]
+    /// Size of a FILE that is created, at least 16M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_file_size, default_value = "1G")]
     pub size: u64,
     /// Result log to write [default: qualify-TARGET.fbq, in this folder].
     #[arg(short, long, value_name = "FILE")]
@@ -331,6 +331,16 @@ pub struct WitnessArgs {
     /// With --show: versioned JSON.
     #[arg(long, requires = "show")]
     pub json: bool,
+}
+
+/// The size of a file that is qualified.
+fn parse_file_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text).map_err(|e| e.to_string())? {
+        few if few < MIN_SPAN_BYTES => {
+            Err(format!("a qualification needs {} or more", format_bytes(MIN_SPAN_BYTES)))
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 /// Two numbers of seconds.

@@ -43,3 +43,10 @@ pub use trace::{record_pool, trace};
 pub use up::up;
 pub use volume::volume;
 pub use witness::witness;
+
+use crate::failure::Failure;
+
+/// The refusal of `--scale` beside a device that is not of the catalogue.
+fn scale_refusal(target: &str) -> Failure {
+    Failure::usage(format!("--scale belongs to sim:NAME, and {target} has a size of its own"))
+}

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_qualify::{LogDamage, Qualification, Record, encode, read_log};
 
+use crate::args::QualifyArgs;
 use crate::clock;
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
@@ -18,8 +19,13 @@ pub struct LogFile {
     records: usize,
 }
 
+/// Where the log goes.
+pub fn path(args: &QualifyArgs) -> PathBuf {
+    args.out.clone().unwrap_or_else(|| default_path(&args.target))
+}
+
 /// Where the log of a target goes by default.
-pub fn default_path(target: &str) -> PathBuf {
+fn default_path(target: &str) -> PathBuf {
     let name = target.trim_start_matches("/dev/").trim_end_matches('/');
     let name = name.rsplit_once("://").map_or(name, |(_, rest)| rest);
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
@@ -44,6 +50,26 @@ pub fn read(path: &Path) -> Result<(Qualification, Option<LogDamage>), Failure> 
     Ok((run, damage))
 }
 
+/// The refusal to take up a run that is complete.
+fn complete(path: &Path) -> Failure {
+    let shown = path.display();
+    let message = format!("{shown} is complete: there is nothing to resume");
+    Failure::new(ErrorCode::Qualify, message)
+        .with_hint(format!("'forebay report {shown}' shows it, --force begins anew"))
+}
+
+/// Why a run cannot be taken up whose file is gone.
+pub fn file_is_gone(path: &Path, target: &str) -> Failure {
+    match read(path) {
+        Err(failure) => failure,
+        Ok((run, _)) if run.verdict.is_some() => complete(path),
+        Ok(_) => {
+            let message = format!("{target} is gone, which {} was begun on", path.display());
+            Failure::new(ErrorCode::DeviceNotFound, message).with_hint("--force begins anew")
+        }
+    }
+}
+
 impl LogFile {
     /// A new log, whose name is durable.
     pub fn create(path: &Path, force: bool) -> Result<Self, Failure> {
@@ -55,7 +81,7 @@ impl LogFile {
             let hint = "--resume goes on with it, --force replaces it, --out names another file";
             match e.kind() {
                 std::io::ErrorKind::AlreadyExists => {
-                    Failure::usage(format!("{} exists", path.display())).with_hint(hint)
+                    Failure::usage(format!("{} exists already", path.display())).with_hint(hint)
                 }
                 _ => Failure::io(path.display(), &e),
             }
@@ -80,8 +106,7 @@ impl LogFile {
                 .with_hint("repeat the options that it was begun with"));
         }
         if run.verdict.is_some() {
-            return Err(refuse(format!("{shown} is complete"))
-                .with_hint(format!("'forebay report {shown}' shows it")));
+            return Err(complete(path));
         }
         let file = files::open_to_append(path).map_err(|e| Failure::io(&shown, &e))?;
         if let Some(LogDamage::Line { good_bytes, .. }) = damage {

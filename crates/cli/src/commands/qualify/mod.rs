@@ -69,6 +69,9 @@ fn of_device(
         let work = async move { on_target(&args, target, None).await };
         return Runtime::simulated(1).block_on(work);
     }
+    if args.scale.is_some() {
+        return Err(super::scale_refusal(&args.target));
+    }
     // Before the runtime has threads: they inherit the signal mask.
     let signals = Signals::take()?;
     let runtime = runtime()?;
@@ -156,7 +159,7 @@ async fn begin(
         Some(way) => Some(purge::prepare(way, &args.target, run.conditions.kind).await?),
         None => None,
     };
-    let path = args.out.clone().unwrap_or_else(|| log_file::default_path(&args.target));
+    let path = log_file::path(args);
     if args.resume {
         let (mut log, mut run) = LogFile::resume(&path, &run)?;
         target.adopt_created(&run);

@@ -14,6 +14,7 @@ use forebay_units::Nanos;
 
 use super::counters::Counters;
 use super::facts;
+use super::log_file;
 use super::sensors::Sensors;
 use crate::args::QualifyArgs;
 use crate::failure::{ErrorCode, Failure};
@@ -75,7 +76,10 @@ pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
     }
     refuse_half_uri(&args.target)?;
     let path = PathBuf::from(&args.target);
-    let is_new = !path.exists() && !args.resume;
+    if args.resume && !path.exists() {
+        return Err(log_file::file_is_gone(&log_file::path(args), &args.target));
+    }
+    let is_new = !path.exists();
     if is_new {
         if args.read_only || path.starts_with("/dev") {
             return Err(Failure::new(
