@@ -99,6 +99,8 @@ fn devices_and_witnesses_are_not_taken_for_others() {
     let verify = format!("qualify power-cut verify disk.img --witness {address} --drive-only");
     let text = scratch.run(&verify);
     assert!(text.contains("no power cut; 256 places checked, 0 damaged"), "{text}");
+    let little = format!("qualify power-cut disk.img --witness {address} --destroy disk.img");
+    scratch.refused(&format!("{little} --span 100K"), 2, "--span 100K is too little");
     let none = refusal("witness disk.img --show");
     assert!(none.contains("disk.img is no file of a witness"), "{none}");
     let usage = refusal("witness --cut-after 9-3");
@@ -144,4 +146,32 @@ fn witness_takes_reports_of_the_keys_holder_alone() {
     let (_witness, address) = start_witness(&scratch, "");
     let verify = format!("qualify power-cut verify disk.img --witness {address} --key-file key");
     scratch.refused(&verify, 1, "a key was given, and the peer has none");
+}
+
+#[test]
+fn damage_before_a_new_cycle_is_in_its_exit_code_and_json() {
+    let scratch = Scratch::new("power-cut-code");
+    scratch.file("disk.img", 4 << 20);
+    let (_witness, address) = start_witness(&scratch, "");
+    let run = format!("qualify power-cut disk.img --witness {address} --destroy disk.img");
+    let disk = std::fs::File::options().write(true).open(scratch.0.join("disk.img")).unwrap();
+    let cycle = |number: u32, signal: &str| {
+        let mut command = scratch.command(&format!("{run} --json --drive-only"));
+        let writer = scratch.spawn(command.stdout(std::process::Stdio::piped()));
+        assert!(scratch.log_says(&format!("cycle {number}: each place is written")));
+        writer.signal(signal);
+        writer.finish()
+    };
+    cycle(1, "-KILL");
+    disk.write_all_at(&[0; 16384], 16384 * 5).unwrap();
+    let ended = cycle(2, "-INT");
+    assert_eq!(ended.status.code(), Some(1), "something durable was lost");
+    let got = json(&ended.stdout);
+    assert_eq!(got["last"]["findings"]["damages"], serde_json::json!({"missing": 1}));
+    assert_eq!((&got["tally"]["cuts"], &got["tally"]["failed"]), (&1.into(), &1.into()));
+    let ended = cycle(3, "-INT");
+    assert_eq!(ended.status.code(), Some(0), "cycle 2 was ended, and is whole");
+    let last = scratch.forebay(&format!("{run} --cuts 1"));
+    let text = String::from_utf8_lossy(&last.stdout).into_owned();
+    assert!(text.contains("256 places checked, 0 damaged") && last.stderr.is_empty(), "{text}");
 }

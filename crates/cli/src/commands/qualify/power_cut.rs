@@ -220,20 +220,15 @@ async fn cycle(args: &PowerCutArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure>
         let (done, now) = verify(&link, on, &device, last).await?;
         (verified, tally) = (Some(done), now);
     }
+    if args.cuts.is_some_and(|cuts| tally.cuts >= cuts) {
+        return Ok(report(on, verified.as_ref(), &tally));
+    }
     let screen = Screen::stderr();
     if let Some(done) = &verified {
         screen.say(cut_findings_text(done.cycle, done.is_cut, &done.findings).trim_end());
         screen.say(cut_tally_text(&tally).trim_end());
     }
-    if args.cuts.is_some_and(|cuts| tally.cuts >= cuts) {
-        return Ok(report(on, verified.as_ref(), &tally));
-    }
-    let id = forebay_rt::random_u64();
-    let plan = CutPlan::new(id, &device.geometry(), args.span, args.sync).ok_or_else(|| {
-        let least = u64::from(CutPlan::RECORD_BYTES) * u64::from(CutPlan::WRITERS);
-        let message = format!("{}: a power-cut test needs {least} bytes", on.target);
-        Failure::new(ErrorCode::DeviceUnusable, message)
-    })?;
+    let plan = new_plan(args, &device)?;
     let (begun, _) = link.ask(&Message::Begin { boot: boot()?, plan: plan.clone() }).await?;
     let number = begun.map_or(0, |cycle| cycle.number);
     screen.say(&format!(
@@ -248,11 +243,14 @@ async fn cycle(args: &PowerCutArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure>
     match load.ended {
         LoadEnd::Stopped => {
             link.tell(&Message::End).await.map_err(|e| link.lost(&e))?;
+            if on.json {
+                return Ok(report(on, verified.as_ref(), &tally));
+            }
             let text = format!(
                 "cycle {number} ended without a power cut; {} records durable\n",
                 load.records
             );
-            Ok(Outcome { text, complete: true })
+            Ok(Outcome { text, complete: is_whole(verified.as_ref()) })
         }
         LoadEnd::WitnessLost => {
             let message = format!("the witness at {} is lost", on.witness);
@@ -265,6 +263,29 @@ async fn cycle(args: &PowerCutArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure>
                 .with_hint("when its power is back, the same command verifies it"))
         }
     }
+}
+
+/// What a new cycle writes.
+fn new_plan(args: &PowerCutArgs, device: &Device) -> Result<CutPlan, Failure> {
+    let id = forebay_rt::random_u64();
+    let geometry = device.geometry();
+    CutPlan::new(id, &geometry, args.span, args.sync).ok_or_else(|| {
+        let record_bytes = CutPlan::RECORD_BYTES.max(geometry.block_bytes);
+        let least_bytes = u64::from(record_bytes) * u64::from(CutPlan::WRITERS);
+        let least = format_bytes(least_bytes);
+        if geometry.size_bytes >= least_bytes {
+            let span = format_bytes(args.span);
+            let message = format!("--span {span} is too little: a power-cut test needs {least}");
+            return Failure::usage(message);
+        }
+        let message = format!("{}: a power-cut test needs {least}", args.target);
+        Failure::new(ErrorCode::DeviceUnusable, message)
+    })
+}
+
+/// Whether the last cycle lost nothing.
+fn is_whole(last: Option<&Verified>) -> bool {
+    last.is_none_or(|last| last.findings.damaged() == 0)
 }
 
 /// The operator's side of a cycle.
@@ -293,7 +314,7 @@ struct Body<'a> {
 }
 
 fn report(on: &CutDeviceArgs, last: Option<&Verified>, tally: &Tally) -> Outcome {
-    let complete = last.is_none_or(|last| last.findings.damaged() == 0);
+    let complete = is_whole(last);
     if on.json {
         let body = Body { last, tally, bound: tally.bound() };
         return Outcome { text: document("qualify power-cut", body), complete };
