@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Result;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Whether what is at `path` lies on a file system in memory.
@@ -19,12 +19,6 @@ pub fn is_in_memory(path: impl AsRef<Path>) -> bool {
     // SAFETY: the descriptor is open, and `about` outlives the call.
     let outcome = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) };
     outcome == 0 && [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&(about.f_type as i64))
-}
-
-/// Whether two paths lead to one file.
-pub fn is_same(one: impl AsRef<Path>, other: impl AsRef<Path>) -> bool {
-    let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
-    identity(one.as_ref()).is_some_and(|one| identity(other.as_ref()) == Some(one))
 }
 
 /// Opens a file or a folder to read it.

@@ -44,7 +44,7 @@ fn model_is_qualified_and_its_results_are_shown() {
     assert!(scratch.run("report --markdown a.fbq").contains("## Verdict"));
     assert!(scratch.run("report --csv a.fbq").starts_with("experiment,kind,id,"));
     let refused = refusal(&scratch, "report a.fbq");
-    assert!(refused.contains("a.html exists; --force replaces it"), "{refused}");
+    assert!(refused.contains("a.html exists already; --force replaces it"), "{refused}");
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn converted_traces_say_the_same() {
     same("t.fbt");
     scratch.run("trace convert --to csv t.fbt again.csv");
     assert_eq!(std::fs::read_to_string(scratch.0.join("again.csv")).unwrap(), TABLE);
-    scratch.refused("trace convert t.csv t.fbt", 1, "--force");
+    scratch.refused("trace convert t.csv t.fbt", 2, "--force");
     scratch.run("trace convert --force t.csv t.fbt");
     scratch.refused("trace convert --force t.fbt t.fbt", 2, "the trace itself");
     scratch.refused("trace replay --overwrite t.fbt ./t.fbt", 2, "the trace itself");
@@ -285,4 +285,64 @@ fn what_makes_no_page_is_refused_and_a_cut_trace_says_so() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("not whole: the source ends within the record"), "{text}");
+}
+
+/// A file system of so few KiB at `small`, in a mount namespace of its own; exit code and what is
+/// in the folder afterwards. `None` where there may be no namespace.
+fn on_full_disk(scratch: &Scratch, words: &str) -> Option<(i32, String)> {
+    let program = env!("CARGO_BIN_EXE_forebay");
+    let script = format!(
+        "mkdir -p small && mount -t tmpfs -o size=64k none small || exit 99\n\
+         printf old >small/page\n{program} {words} 2>&1; echo \"code $?\"\ncat small/page\n\
+         ls -A small"
+    );
+    let mut shell = Command::new("unshare");
+    let shell = shell.args(["--mount", "sh", "-c", &script]).current_dir(&scratch.0);
+    let output = shell.env("FOREBAY_STATE_DIR", scratch.state()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let code = text.split("code ").nth(1)?.lines().next()?.parse().ok()?;
+    Some((code, text))
+}
+
+#[test]
+fn file_that_cannot_be_written_whole_leaves_the_old_one() {
+    let scratch = scratch("trace-full");
+    let row = |at: u64| format!("{},0,W,{},8,\n", at * 1_000_003, at * 7_919 % 999_983 * 8);
+    let table: String = (0..40_000).map(row).collect();
+    std::fs::write(scratch.0.join("long.csv"), table).unwrap();
+    for words in ["trace convert -f long.csv small/page", "report -f long.csv -o small/page"] {
+        let Some((code, text)) = on_full_disk(&scratch, words) else {
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED: no mount namespace here\n");
+            return;
+        };
+        assert!(text.contains("No space left on device"), "{text}");
+        assert_eq!(code, 1, "{words}");
+        assert!(text.ends_with("\noldpage\n"), "{words}: {text}");
+    }
+}
+
+#[test]
+fn file_that_exists_is_refused_alike_by_all() {
+    let scratch = scratch("trace-exists");
+    for name in ["t.html", "t.fbt"] {
+        std::fs::write(scratch.0.join(name), "mine").unwrap();
+    }
+    scratch.refused("report t.csv", 2, "t.html exists already; --force replaces it");
+    scratch.refused("trace convert t.csv t.fbt", 2, "t.fbt exists already; --force replaces it");
+    scratch.run("trace convert -f t.csv t.fbt");
+    assert_eq!(json(&scratch, "trace summary --json t.fbt")["summary"]["write"]["count"], 3);
+    let inner = std::fs::read_dir(&scratch.0).unwrap().flatten();
+    let left = inner.filter(|entry| entry.file_name().to_string_lossy().contains("tmp")).count();
+    assert_eq!(left, 0, "nothing is left beside it");
+}
+
+#[test]
+fn options_that_would_change_nothing_are_refused() {
+    let scratch = scratch("trace-ignored");
+    scratch.file("disk", 1 << 20);
+    let replay = "trace replay --overwrite --speed max t.csv disk --scale 8";
+    scratch.refused(replay, 2, "--scale belongs to sim:NAME");
+    assert!(std::fs::read(scratch.0.join("disk")).unwrap().iter().all(|byte| *byte == 0));
+    scratch.refused("qualify new.img --scale 8", 2, "--scale belongs to sim:NAME");
+    scratch.refused("trace iopattern t.csv 1e300", 2, "between 0.001 and 1000000000 seconds");
 }

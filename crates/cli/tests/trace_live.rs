@@ -1,5 +1,7 @@
 //! `forebay trace record` on a loop device. Needs root, losetup and tracefs; skips loudly without.
 
+#![allow(clippy::disallowed_methods, reason = "a test writes the trace itself")]
+
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -102,6 +104,7 @@ fn requests_of_a_loop_device_are_recorded_in_their_order() {
             .collect();
         assert_eq!(written, [100, 101, 102, 7, 1000, 1001], "{stage}");
     }
+    refuses_what_it_cannot_do(&scratch, &device.0);
     let summary = scratch.run("trace summary --json t.fbt");
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     assert_eq!(summary["summary"]["write"]["latency_ns"]["count"], 6);
@@ -119,4 +122,29 @@ fn requests_of_a_loop_device_are_recorded_in_their_order() {
         .unwrap();
     let leftover = String::from_utf8(leftover.stdout).unwrap();
     assert!(!leftover.contains("forebay-"), "the instance is removed: {leftover}");
+}
+
+/// A device is no trace, and no file to replace; and nothing else is in a trace on a pipe.
+fn refuses_what_it_cannot_do(scratch: &Scratch, device: &str) {
+    let hint = format!("'forebay trace record {device}' records one of it");
+    for words in ["trace convert DEV x.fbt", "trace cache DEV", "report DEV"] {
+        scratch.refused(&words.replace("DEV", device), 2, &hint);
+    }
+    scratch.refused(&format!("trace summary -d loop99 {device}"), 2, "--device chooses among");
+    let onto = "is a block device, and no file to replace";
+    scratch.refused(&format!("trace convert -f t.fbt {device}"), 1, onto);
+    let record = |more: &str| {
+        let words = format!("trace record {device} --seconds 0.2 {more}");
+        with_tracefs(scratch, &words).unwrap().output().unwrap()
+    };
+    let said = String::from_utf8(record(&format!("-f --out {device}")).stderr).unwrap();
+    assert!(said.contains(onto), "{said}");
+    let said = String::from_utf8(record("-f --out disk").stderr).unwrap();
+    assert!(said.contains("the file is in use"), "{said}");
+    assert_eq!(record("--json --out -").status.code(), Some(2));
+    let output = record("--out -");
+    std::fs::write(scratch.0.join("pipe.fbt"), output.stdout).unwrap();
+    let summary = scratch.run("trace summary --json pipe.fbt");
+    assert!(summary.contains("\"complete\": true"), "{summary}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("0 events of"));
 }

@@ -115,7 +115,8 @@ pub struct RecordingArgs {
 #[derive(Args, Clone, Debug)]
 pub struct SourceArgs {
     /// Trace, packed by gzip or xz or not; - for standard input. NAME also stands for the files
-    /// NAME.blktrace.0, NAME.blktrace.1 and so on. A block device is recorded live, as root.
+    /// NAME.blktrace.0, NAME.blktrace.1 and so on. iopattern, seeksize and summary record a block
+    /// device live, as root.
     #[arg(value_name = "SRC")]
     pub source: PathBuf,
     /// Format of the trace [default: found out].
@@ -369,7 +370,7 @@ fn parse_cache_size(text: &str) -> Result<CacheSize, String> {
 fn parse_interval(text: &str) -> Result<Nanos, String> {
     let secs: f64 = text.parse().map_err(|_| "write the interval in seconds".to_owned())?;
     if !(0.001..=1e9).contains(&secs) {
-        return Err("the interval is at least 0.001 seconds".to_owned());
+        return Err("an interval lies between 0.001 and 1000000000 seconds".to_owned());
     }
     Ok(Nanos((secs * 1e9).round() as u64))
 }

@@ -12,6 +12,7 @@ mod import;
 mod iostat;
 mod log_target;
 mod outcome;
+mod output;
 mod pages;
 mod pool;
 mod qualify;

@@ -3,10 +3,12 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use forebay_lab::is_same_file;
 use forebay_qualify::{Qualification, results};
 use forebay_report::{Results, render, to_csv, to_json, to_markdown};
 
 use super::outcome::Outcome;
+use super::output;
 use super::qualify::read_result;
 use super::trace::digest;
 use crate::args::ReportArgs;
@@ -22,7 +24,7 @@ pub fn report(args: &ReportArgs) -> Result<Outcome, Failure> {
         out => out.clone(),
     };
     if let Some(out) = &page_name {
-        if args.results.iter().any(|result| result.is_file() && files::is_same(result, out)) {
+        if args.results.iter().any(|result| result.is_file() && is_same_file(result, out)) {
             let message = format!("{} is one of the results", out.display());
             return Err(Failure::usage(message).with_hint("-o gives the page another name"));
         }
@@ -124,15 +126,7 @@ fn together(runs: &[Qualification], traces: &[TraceDigest]) -> Results {
 }
 
 fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
-    let file = match force {
-        true => files::create_public(path),
-        false => files::create_new_public(path),
-    };
-    let mut file = file.map_err(|e| match e.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            Failure::usage(format!("{} exists", path.display())).with_hint("--force replaces it")
-        }
-        _ => Failure::io(path.display(), &e),
-    })?;
-    file.write_all(text.as_bytes()).map_err(|e| Failure::io(path.display(), &e))
+    let mut file = output::create(path, force)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.finish());
+    written.map_err(|e| Failure::io(path.display(), &e))
 }

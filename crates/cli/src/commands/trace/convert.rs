@@ -3,15 +3,16 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use forebay_lab::is_same_file;
 use forebay_trace::{Converter, Target};
 use serde::Serialize;
 
 use super::super::outcome::Outcome;
+use super::super::output;
 use super::ISSUE_FIRST;
 use super::open::{Reading, is_stdin};
 use crate::args::ConvertArgs;
 use crate::failure::{ErrorCode, Failure};
-use crate::files;
 use crate::log;
 use crate::render::{TraceHead, document};
 
@@ -33,10 +34,16 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
     }
     let mut reading = Reading::open(&args.source)?;
     let stage = reading.stage(args.source.at, &ISSUE_FIRST)?;
-    if files::is_same(&args.source.source, &args.out) {
+    if is_same_file(&args.source.source, &args.out) {
         return Err(Failure::usage(format!("{} is the trace itself", args.out.display())));
     }
-    let out = BufWriter::with_capacity(256 << 10, output(&args.out, args.force)?);
+    let file = if to_stdout { None } else { Some(output::create(&args.out, args.force)?) };
+    let mut file = file;
+    let sink: Box<dyn Write + '_> = match &mut file {
+        Some(file) => Box::new(file),
+        None => Box::new(io::stdout()),
+    };
+    let out = BufWriter::with_capacity(256 << 10, sink);
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::new(ErrorCode::OutputClosed, ""),
         _ => Failure::io(args.out.display(), &error),
@@ -48,6 +55,9 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
     let (head, names) = reading.finish(stage);
     let complete = head.complete;
     let (written, left_out) = converter.finish(&names).map_err(failed)?;
+    if let Some(file) = file {
+        file.finish().map_err(failed)?;
+    }
     if args.json {
         let (to, output) = (args.to.name(), args.out.display().to_string());
         let body = Converted { head: &head, output, to, written, left_out };
@@ -68,20 +78,4 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
 /// Bytes of a file that is being written; 0 when nothing can be said.
 pub fn written_len(path: &Path) -> u64 {
     path.metadata().map_or(0, |meta| meta.len())
-}
-
-/// Creates the file to write; `-` is standard output.
-pub fn output(path: &Path, force: bool) -> Result<Box<dyn Write>, Failure> {
-    if is_stdin(path) {
-        return Ok(Box::new(io::stdout()));
-    }
-    let made = if force { files::create_public(path) } else { files::create_new_public(path) };
-    match made {
-        Ok(file) => Ok(Box::new(file)),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            let message = format!("{} exists already", path.display());
-            Err(Failure::new(ErrorCode::Io, message).with_hint("--force replaces it"))
-        }
-        Err(e) => Err(Failure::io(path.display(), &e)),
-    }
 }

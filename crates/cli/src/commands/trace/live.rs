@@ -9,7 +9,8 @@ use forebay_units::{Nanos, format_bytes};
 use serde::Serialize;
 
 use super::super::outcome::Outcome;
-use super::convert::{output, written_len};
+use super::super::output;
+use super::convert::written_len;
 use super::kernel::{MECHANISM, Recorder, is_block_device};
 use super::{Table, pattern_options, seek_options};
 use crate::args::{IopatternArgs, RecordArgs, SeeksizeArgs, SourceArgs, SummaryArgs, TraceCommand};
@@ -37,8 +38,23 @@ pub fn needs_runtime(command: &TraceCommand) -> bool {
     source.format.is_none() && is_block_device(&source.source)
 }
 
+/// Refuses an option that chooses among devices: a live device is one.
+fn refuse_choice(source: &SourceArgs) -> Result<(), Failure> {
+    if source.only_device.is_none() {
+        return Ok(());
+    }
+    let message = format!("{} is recorded live, and alone", source.source.display());
+    Err(Failure::usage(message).with_hint("--device chooses among the devices of a trace"))
+}
+
 /// Runs a command on a live device until it has what it wants, or Ctrl-C.
 pub async fn trace_live(command: TraceCommand, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
+    match &command {
+        TraceCommand::Iopattern(args) => refuse_choice(&args.source)?,
+        TraceCommand::Seeksize(args) => refuse_choice(&args.source)?,
+        TraceCommand::Summary(args) => refuse_choice(&args.source)?,
+        _ => {}
+    }
     match command {
         TraceCommand::Record(args) => record(&args, stop).await,
         TraceCommand::Replay(args) => super::replay::command(&args, stop).await,
@@ -178,8 +194,9 @@ async fn record(args: &RecordArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> 
         let name = args.device.file_name().unwrap_or_default().to_string_lossy().into_owned();
         PathBuf::from(format!("{name}.fbt"))
     });
+    output::refuse_json_beside(&out, args.recording.json)?;
     let mut recorder = Recorder::start(&args.device)?;
-    let file = BufWriter::new(output(&out, args.recording.force)?);
+    let file = BufWriter::new(output::recording(&out, args.recording.force)?);
     let failed = |e| Failure::io(out.display(), &e);
     let mut writer = CompactWriter::new(file, true);
     let (screen, begun) = (Screen::stderr(), forebay_rt::now());
@@ -218,14 +235,14 @@ async fn record(args: &RecordArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> 
     if let Some(loss) = loss {
         log::warning(&loss);
     }
-    let (device, output) = (args.device.display().to_string(), out.display().to_string());
+    let (device, name) = (args.device.display().to_string(), out.display().to_string());
     let text = match args.recording.json {
         true => {
-            let mechanism = "tracefs";
+            let (mechanism, output) = ("tracefs", name);
             let body = Recorded { device, mechanism, output, events: count, seconds, complete };
             document("trace record", body)
         }
-        false => format!("{count} events of {device} in {seconds:.1} s: {output}\n"),
+        false => format!("{count} events of {device} in {seconds:.1} s: {name}\n"),
     };
-    Ok(Outcome { text, complete })
+    Ok(output::recorded(&out, text, complete))
 }

@@ -11,6 +11,7 @@ use forebay_rt::sys;
 use forebay_trace::{Bytes, Event, Names, ReadOptions, Source, Stage};
 use forebay_units::Nanos;
 
+use super::kernel::is_block_device;
 use super::stage_name;
 use crate::args::SourceArgs;
 use crate::failure::Failure;
@@ -103,6 +104,12 @@ impl<R: Read + AsFd> Read for Counted<R> {
 impl Reading {
     /// Opens the trace that `args` name.
     pub fn open(args: &SourceArgs) -> Result<Self, Failure> {
+        if args.format.is_none() && is_block_device(&args.source) {
+            let source = args.source.display();
+            let message = format!("{source} is a block device, and no trace");
+            let hint = format!("'forebay trace record {source}' records one of it");
+            return Err(Failure::usage(message).with_hint(hint));
+        }
         let interrupt = Interrupt::take()?;
         let read_bytes = Rc::new(Cell::new(0));
         let (parts, all_bytes) = parts(&args.source, &read_bytes, &interrupt)?;

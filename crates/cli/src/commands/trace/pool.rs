@@ -13,8 +13,9 @@ use forebay_units::{Nanos, format_bytes};
 use serde::Serialize;
 
 use super::super::outcome::Outcome;
+use super::super::output;
 use super::super::requests::reply_as;
-use super::convert::{output, written_len};
+use super::convert::written_len;
 use crate::args::RecordPoolArgs;
 use crate::control::{Action, Reply};
 use crate::failure::{ErrorCode, Failure};
@@ -127,7 +128,8 @@ pub async fn record_pool(args: RecordPoolArgs, access: PoolAccess) -> Result<Out
     // A reply that is given up is lost: the server has handed those commands over.
     let handle = access.open(pool).await?.not_interrupted();
     let out = args.recording.out.clone().unwrap_or_else(|| PathBuf::from(format!("{pool}.fbt")));
-    let file = BufWriter::new(output(&out, args.recording.force)?);
+    output::refuse_json_beside(&out, args.recording.json)?;
+    let file = BufWriter::new(output::recording(&out, args.recording.force)?);
     let mut sorter = Sorter {
         writer: CompactWriter::new(file, true),
         names: Names::default(),
@@ -150,19 +152,19 @@ pub async fn record_pool(args: RecordPoolArgs, access: PoolAccess) -> Result<Out
         log::warning(&format!("{dropped} commands were dropped: they came faster than polls"));
     }
     let (events, devices) = (sorter.events, sorter.names.devices().len());
-    let (output, complete) = (out.display().to_string(), dropped == 0);
+    let (name, complete) = (out.display().to_string(), dropped == 0);
     let text = match args.recording.json {
         true => {
-            let mechanism = "recorded layer of the server";
+            let (mechanism, output) = ("recorded layer of the server", name);
             let body =
                 Body { pool, mechanism, output, devices, events, dropped, seconds, complete };
             document("trace pool", body)
         }
-        false => format!(
-            "{events} events of {devices} devices of '{pool}' in {seconds:.1} s: {output}\n"
-        ),
+        false => {
+            format!("{events} events of {devices} devices of '{pool}' in {seconds:.1} s: {name}\n")
+        }
     };
-    Ok(Outcome { text, complete })
+    Ok(output::recorded(&out, text, complete))
 }
 
 /// Polls until the end. Returns how many commands were dropped.

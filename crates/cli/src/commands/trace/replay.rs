@@ -9,6 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError, FileDevice, IoBuf, IoBytes, OpenOptions};
+use forebay_lab::is_same_file;
 use forebay_nbd::Client;
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
@@ -19,11 +20,11 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
 use super::super::outcome::Outcome;
+use super::super::scale_refusal;
 use super::open::Reading;
 use super::{ISSUE_FIRST, stage_name};
 use crate::args::{ReplayArgs, Speed};
 use crate::failure::{ErrorCode, Failure};
-use crate::files;
 use crate::holders::refuse_used_file;
 use crate::log;
 use crate::render::{self, TraceHead, document};
@@ -283,13 +284,16 @@ pub fn on_model(args: ReplayArgs, name: &str) -> Result<Outcome, Failure> {
 
 /// Runs the command.
 pub async fn command(args: &ReplayArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
+    if args.scale.is_some() {
+        return Err(scale_refusal(&args.target));
+    }
     if !args.reads && !args.overwrite {
         let message = format!("a replay writes to {} and destroys what it holds", args.target);
         return Err(
             Failure::usage(message).with_hint("--overwrite allows it; --reads replays reads only")
         );
     }
-    if !args.reads && files::is_same(&args.source.source, &args.target) {
+    if !args.reads && is_same_file(&args.source.source, &args.target) {
         return Err(Failure::usage(format!("{} is the trace itself", args.target)));
     }
     let device = open(&args.target, args.reads).await?;
