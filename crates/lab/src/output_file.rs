@@ -52,9 +52,11 @@ impl OutputFile {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// The file system refuses the new name.
+    /// The file system has no room for the bytes, or refuses the new name.
     pub fn finish(mut self) -> io::Result<()> {
         if let Some(path) = &self.replaces {
+            // The name must not be durable before the content is.
+            self.file.sync_all()?;
             std::fs::rename(&self.written, path)?;
         }
         self.written = PathBuf::new();

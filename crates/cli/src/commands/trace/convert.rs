@@ -37,8 +37,7 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
     if is_same_file(&args.source.source, &args.out) {
         return Err(Failure::usage(format!("{} is the trace itself", args.out.display())));
     }
-    let file = if to_stdout { None } else { Some(output::create(&args.out, args.force)?) };
-    let mut file = file;
+    let mut file = if to_stdout { None } else { Some(output::create(&args.out, args.force)?) };
     let sink: Box<dyn Write + '_> = match &mut file {
         Some(file) => Box::new(file),
         None => Box::new(io::stdout()),
