@@ -26,6 +26,18 @@ await 120 "the run goes on with the next step" more
 kill -9 $RUN_PID
 wait $RUN_PID 2>/dev/null
 run "$FOREBAY" report part.fbq -o part.html
+# A device that does not answer: a second Ctrl-C ends the command at once, and gives the terminal back.
+if command -v nbdkit >/dev/null; then
+    nbdkit -f -P "$DIR/nbdkit.pid" -U "$DIR/nbdkit.sock" --filter=delay memory 64M wdelay=3600 &
+    undo "kill -9 $!"
+    await 10 "nbdkit serves" test -e "$DIR/nbdkit.pid"
+    SLOW="nbd+unix:///?socket=$DIR/nbdkit.sock"
+    # One that comes within half a second of the first does not count: it is hit until the command has ended.
+    AGAIN=()
+    for _ in $(seq 20); do AGAIN+=('[0-9]' C-c); done
+    on_screen 'no round yet' C-c "${AGAIN[@]}" -- "$FOREBAY" qualify "$SLOW" --destroy "$SLOW" --out slow.fbq >"$DIR/screen" 2>&1
+    grep -q $'\x1b\\[?1049l' "$DIR/screen" || fail "a second Ctrl-C leaves the other page: $(tail -c 400 "$DIR/screen" | cat -v)"
+fi
 # Ctrl-C ends the run of a model at once: its progress is a line, and the terminal stays as it was.
 on_screen 'step 1 of' C-c -- "$FOREBAY" qualify sim:intel-320-300gb --profile standard >"$DIR/screen" 2>&1
 if grep -q $'\x1b\\[?1049h' "$DIR/screen"; then fail "a model has a full screen: $(tail -c 400 "$DIR/screen" | cat -v)"; fi

@@ -10,6 +10,7 @@ use forebay_units::Nanos;
 
 use crate::failure::Failure;
 use crate::log;
+use crate::terminal;
 
 /// Signals that are no further apart than this count as one.
 const REPEAT_WINDOW: Nanos = Nanos::from_millis(500);
@@ -27,9 +28,9 @@ impl Signals {
     }
 
     /// Watches from now on. The first signal sets [`Stop`]. A second one ends the process at once,
-    /// without cleaning up: what was acknowledged is durable already. A second one within
-    /// [`REPEAT_WINDOW`] is ignored: timeout(1) signals the process and its group, and a terminal
-    /// that closes and its shell both send one.
+    /// without cleaning up but for the terminal: what was acknowledged is durable already. A second
+    /// one within [`REPEAT_WINDOW`] is ignored: timeout(1) signals the process and its group, and a
+    /// terminal that closes and its shell both send one.
     #[must_use]
     pub fn watch(self) -> Rc<Stop> {
         let stop = Rc::new(Stop {
@@ -49,6 +50,7 @@ impl Signals {
             tell.changed.notify_all();
             while let Ok(signal) = self.0.next().await {
                 if forebay_rt::now() > asked_at + REPEAT_WINDOW {
+                    terminal::give_back();
                     sys::exit_at_once(128 + signal.number)
                 }
             }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
 
 use forebay_rt::Either;
 use forebay_units::{Nanos, format_bytes};
@@ -21,6 +22,22 @@ pub fn print(text: &str) -> Result<(), Failure> {
             Err(Failure::new(ErrorCode::OutputClosed, ""))
         }
         Err(e) => Err(Failure::io("standard output", &e)),
+    }
+}
+
+/// How the terminal gets its page and its mode back, while a command has them.
+static TAKEN: Mutex<Option<fn()>> = Mutex::new(None);
+
+/// A command has the terminal's page or mode: `restore` gives them back.
+pub fn taken(restore: fn()) {
+    *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(restore);
+}
+
+/// Gives the terminal back, if a command has it. A process that ends at once calls it too.
+pub fn give_back() {
+    let restore = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(restore) = restore {
+        restore();
     }
 }
 

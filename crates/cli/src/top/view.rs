@@ -3,9 +3,10 @@
 use std::io::{self, Stdout};
 
 use forebay_pool::status::{Health, Timings, VdevStatus};
-use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
@@ -18,6 +19,7 @@ use super::moment::{Moment, Track};
 use crate::clock::{duration, time_of_day};
 use crate::escape::visible;
 use crate::render::{bytes, count};
+use crate::terminal;
 
 /// Columns of the terminal from which there is a chart beside the figures.
 const CHART_COLUMNS: u16 = 110;
@@ -319,6 +321,10 @@ impl View {
         }
         let keys = Keys::take().ok()?;
         execute!(io::stdout(), EnterAlternateScreen).ok()?;
+        terminal::taken(|| {
+            let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+            let _ = disable_raw_mode();
+        });
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).ok()?;
         Some(Self { terminal, keys: Some(keys) })
     }
@@ -341,8 +347,7 @@ impl View {
     /// Gives the terminal back as it was.
     pub fn close(&mut self) {
         if self.keys.take().is_some() {
-            let _ = self.terminal.backend_mut().show_cursor();
-            let _ = execute!(io::stdout(), LeaveAlternateScreen);
+            terminal::give_back();
         }
     }
 }

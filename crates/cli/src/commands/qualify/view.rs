@@ -9,7 +9,8 @@ use std::io::{self, Stderr};
 
 use forebay_qualify::{Latency, Plan, Progress, Steadiness, steadiness};
 use forebay_units::Nanos;
-use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -20,6 +21,7 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph,
 use ratatui::{Frame, Terminal};
 
 use crate::clock;
+use crate::terminal;
 
 /// Points of the chart of rates: four a second.
 const MAX_POINTS: usize = 240;
@@ -157,6 +159,7 @@ impl View {
             return None;
         }
         execute!(io::stderr(), EnterAlternateScreen).ok()?;
+        terminal::taken(|| _ = execute!(io::stderr(), Show, LeaveAlternateScreen));
         let terminal = Terminal::new(CrosstermBackend::new(io::stderr())).ok()?;
         let shown =
             Shown { device: device.to_owned(), steps: plan.steps.len(), ..Shown::default() };
@@ -195,8 +198,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        let _ = self.terminal.borrow_mut().backend_mut().show_cursor();
-        let _ = execute!(io::stderr(), LeaveAlternateScreen);
+        terminal::give_back();
     }
 }
 
