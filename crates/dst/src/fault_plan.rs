@@ -13,6 +13,9 @@ use crate::subject::{LogShape, PoolSpec};
 
 /// How many of a disk's most recent writes may rot.
 const RECENT_WRITES: u64 = 32;
+/// How many of them rot spares where the newest may not be damaged. Later frames of a log prove one
+/// that is so old.
+const NEWEST_WRITES: u64 = 24;
 
 /// How much may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -340,9 +343,10 @@ impl FaultPlan {
                 let mask = 1 << rng.below(8);
                 // Rot at a random place mostly strikes unused space, so half of it strikes recent
                 // writes. Reusing bits of `place` keeps all other draws.
-                if place & 1 == 1 && self.may_damage_newest(disk) {
+                if place & 1 == 1 {
+                    let spared = if self.may_damage_newest(disk) { 0 } else { NEWEST_WRITES };
                     Fault::RotRecent {
-                        back: place / 2 % RECENT_WRITES,
+                        back: spared + place / 2 % (RECENT_WRITES - spared),
                         permille: place / 64 % 1000,
                         mask,
                     }
