@@ -30,6 +30,7 @@ mod races;
 mod refusals;
 mod remote_log;
 mod returns;
+mod rewinds;
 mod sharing;
 mod sizes;
 mod slow_labels;
@@ -118,6 +119,7 @@ impl Class {
         if self.crashes_in_recovery {
             crash_in_recovery_of(boot, plan, seed);
         }
+        rewinds::apply(boot, plan, level);
     }
 
     /// Disks fail in turn (at level within).
