@@ -119,24 +119,47 @@ impl Pool {
 mod tests {
     use super::*;
 
-    // What one scrub found is known when the next one finds it again.
+    /// The first blocks, and how many are counted.
+    fn of(lost: &Lost) -> (Vec<u64>, u64) {
+        (lost.named.iter().map(|(_, lba)| lba.0).collect(), lost.more)
+    }
+
     #[test]
-    fn a_block_is_listed_until_a_scrub_does_not_find_it() {
+    fn a_completed_scrub_leaves_what_it_has_met_known_before_or_not() {
         let mut lost = Lost::default();
-        let block = |lba| (VolumeId(1), Lba(lba));
-        lost.note(VolumeId(1), Lba(0));
-        lost.note(VolumeId(1), Lba(1));
-        for _ in 0..3 {
-            lost.begin_scrub();
-            lost.note(VolumeId(1), Lba(1));
-            // Until the end of the scrub all of them are listed.
-            assert!(lost.named.contains(&block(1)));
-            lost.finish_scrub();
-            assert_eq!(lost.named, BTreeSet::from([block(1)]));
-        }
+        let note = |lost: &mut Lost, lba| lost.note(VolumeId(1), Lba(lba));
+        assert!([1, 2, 3].into_iter().all(|lba| note(&mut lost, lba)));
         lost.begin_scrub();
-        assert_eq!(lost.named, BTreeSet::from([block(1)]));
+        // The second is met by the scrub, the fourth by a client.
+        assert!(!note(&mut lost, 2) && note(&mut lost, 4));
+        assert_eq!(of(&lost), (vec![1, 2, 3, 4], 0), "until then nothing is dropped");
         lost.finish_scrub();
-        assert!(lost.named.is_empty());
+        assert_eq!(of(&lost), (vec![2, 4], 0));
+        assert_eq!(of(&Lost::restored(&lost.config())), (vec![2, 4], 0));
+        // A scrub that is given up drops nothing, and the next one begins anew.
+        lost.begin_scrub();
+        note(&mut lost, 2);
+        lost.begin_scrub();
+        note(&mut lost, 4);
+        lost.finish_scrub();
+        assert_eq!(of(&lost), (vec![4], 0));
+    }
+
+    #[test]
+    fn blocks_beyond_the_list_are_counted_with_the_scrub_that_meets_them() {
+        let mut lost = Lost::default();
+        let note = |lost: &mut Lost, lba| lost.note(VolumeId(1), Lba(lba));
+        (0..NAMED as u64 + 5).for_each(|lba| {
+            note(&mut lost, lba);
+        });
+        assert_eq!((lost.named.len(), lost.more), (NAMED, 5));
+        lost.begin_scrub();
+        note(&mut lost, 7);
+        lost.finish_scrub();
+        assert_eq!(of(&lost), (vec![7], 0));
+        lost.begin_scrub();
+        lost.forget(VolumeId(1));
+        lost.finish_scrub();
+        assert_eq!(of(&lost), (vec![], 0));
     }
 }
