@@ -1,12 +1,12 @@
 #!/bin/sh
-# Mutation tests: builds a copy of the tree with one patch of this folder at a time, and counts the
-# scenarios until the search fails.
+# Mutation tests: builds a copy of the tree with all patches of this folder, each behind a switch, and
+# counts the scenarios until the search fails with one of them on.
 #
 #   crates/dst/mutants/run.sh [NAME]...      the named mutants; all without a name
 #   crates/dst/mutants/run.sh --list         prints the names
 #   crates/dst/mutants/run.sh --check        checks only that every patch applies
 #   crates/dst/mutants/run.sh --quick        prints the names of those that few scenarios catch: at
-#                                            most 40 from each root seed that was measured
+#                                            most 100 from each root seed that was measured
 #
 # Environment:
 #   SEED   root seed of the search (1)
@@ -16,11 +16,11 @@
 # The header of a patch says what the mutant does and how to search for it: level: is the fault
 # level, class: holds extra options of forebay-prove, runs: is the limit of scenarios (400), and
 # caught: the measured numbers of scenarios until it was caught, from root seed 1 on (>34: not
-# within 34). A scenario that fails without the patch as well does not count. A second run at the
-# same time is refused.
+# within 34). A scenario that fails with no mutant on as well does not count. A patch changes lines
+# within functions. A second run at the same time is refused.
 #
 # Exit status: 0 when every mutant is caught (with --check: every patch applies); 1 when a mutant is
-# not caught, or its patch does not apply or build; 2 for wrong usage, or when nothing was measured.
+# not caught, or a patch does not apply or build; 2 for wrong usage, or when nothing was measured.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
@@ -73,7 +73,7 @@ fi
 if [ "$task" = quick ]; then
     for name in $names; do
         sed -n '1,/^diff /s/^caught: //p' "$here/$name.patch" | awk -v name="$name" '
-            { for (i = 1; i <= NF; i++) if ($i !~ /^[0-9]+$/ || $i > 40) slow = 1; seen = 1 }
+            { for (i = 1; i <= NF; i++) if ($i !~ /^[0-9]+$/ || $i > 100) slow = 1; seen = 1 }
             END { if (seen && !slow) print name }'
     done
     exit 0
@@ -94,58 +94,28 @@ via=${VIA:-nice}
 number SEED "$seed"
 [ -z "${RUNS:-}" ] || number RUNS "$RUNS"
 place=$top/target/mutants
-tree=$place/tree
 mkdir -p "$place"
-# Two runs at the same time would patch the same tree.
+# Two runs at the same time would write the same tree.
 exec 9>"$place/lock"
 if ! flock -n 9; then
     say "another run is in progress (it holds $place/lock)"
     exit 2
 fi
-# The target folder is shared with `make prove`, so dependencies build once. Each mutant rebuilds
-# only the crates that its patch touches and their dependents. The binary has its own name, so
-# that a mutant is never taken for the real forebay-prove.
-export CARGO_TARGET_DIR="$top/target" CARGO_INCREMENTAL=1
-binary=$top/target/prove/forebay-mutant
-# The copy is inside this repository but no part of it.
-export GIT_CEILING_DIRECTORIES="$place"
+# The target folder is shared with `make prove`, so dependencies build once.
+export CARGO_TARGET_DIR="$top/target"
+(
+    cd "$top"
+    $via cargo build --quiet --profile prove --package forebay-mutate
+    $via target/prove/forebay-mutate --patches "$here" >"$place/built"
+) || exit 1
+binary=$(sed -n 1p "$place/built")
 
-# Copies the work tree, committed or not. Unchanged files keep their times, so cargo reuses builds.
-fresh() {
-    rm -rf "$place/next"
-    mkdir -p "$place/next"
-    (cd "$top" &&
-        tar -cf - --exclude ./crates/dst/corpus Cargo.toml Cargo.lock clippy.toml crates) |
-        tar -xf - -C "$place/next"
-    rm -rf "$tree"
-    mv "$place/next" "$tree"
-    mv "$tree/crates/dst/src/bin/forebay-prove" "$tree/crates/dst/src/bin/forebay-mutant"
-    # Build results may contain the last mutant; the restored files' old times would hide that.
-    if [ -e "$place/touched" ]; then
-        sort -u "$place/touched" | while read -r file; do
-            [ ! -e "$tree/$file" ] || touch "$tree/$file"
-        done
-    fi
-}
-
-apply_mutant() {
-    git -C "$tree" apply --recount "$here/$1.patch" || return 1
-    sed -n 's|^+++ b/||p' "$here/$1.patch" >>"$place/touched"
-}
-
-# Arguments: what is mutated, which the binary prints; nothing when nothing is.
-build() {
-    if [ $# -gt 0 ]; then export FOREBAY_MUTATED="$1"; else unset FOREBAY_MUTATED; fi
-    (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-mutant \
-        2>"$place/build.log")
-}
-
-# Searches. Arguments: level, class, limit of scenarios, number of failures to pass over. The output
-# is in search.log.
+# Searches. Arguments: number of the mutant, level, class, limit of scenarios, number of failures to
+# pass over. The output is in search.log.
 search() {
     # shellcheck disable=SC2086 # a class is a list of options
-    $via "$binary" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
-        --shrink 0 --keep-going "$4" --quiet >"$place/search.log" 2>"$place/search.err" || true
+    FOREBAY_MUTANT="$1" $via "$binary" --seed "$seed" --runs "$4" --level "$2" $3 --time 30m \
+        --shrink 0 --keep-going "$5" --quiet >"$place/search.log" 2>"$place/search.err" || true
 }
 
 # Prints the runs that failed, in order.
@@ -162,60 +132,44 @@ field() {
     sed -n "1,/^diff /s/^$1: //p" "$2"
 }
 
-# True when the scenario passes without the patch. Otherwise its failure says nothing.
+# True when the scenario passes with no mutant on. Otherwise its failure says nothing.
 innocent() {
     # shellcheck disable=SC2086 # a class is a list of options
-    $via "$place/without" --seed "$seed" --run "$3" --level "$1" $2 --shrink 0 >/dev/null 2>&1
+    FOREBAY_MUTANT=0 $via "$binary" --seed "$seed" --run "$3" --level "$1" $2 --shrink 0 >/dev/null 2>&1
 }
-
-fresh
-build || { cat "$place/build.log"; exit 2; }
-rm -f "$place/touched"
-cp "$binary" "$place/without"
 
 escaped=0
 total=0
 for name in ${wanted:-$names}; do
     patch=$here/$name.patch
+    number=$(sed -n "2,\$s/^\([0-9]*\) $name\$/\1/p" "$place/built")
     level=$(field level "$patch")
     class=$(field class "$patch")
     runs=$(field runs "$patch")
     runs=${RUNS:-${runs:-400}}
     total=$((total + 1))
     what="level $level${class:+ $class}"
-    if ! apply_mutant "$name"; then
-        printf '%-32s the patch does not apply\n' "$name"
+    for on in 0 6; do
+        search "$number" "$level" "$class" "$runs" "$on"
+        first=$(failing | while read -r run kind; do
+            innocent "$level" "$class" "$run" && { echo "$run $kind"; break; }
+        done) || true
+        # Search again only when every failure also occurs without the mutant.
+        [ -z "$first" ] && [ -n "$(failing)" ] || break
+    done
+    ran=$(searched)
+    if [ -n "$first" ]; then
+        run=${first% *}
+        printf '%-32s %-20s caught after %4d scenarios (%s)\n' \
+            "$name" "$what" $((run + 1)) "${first#* }"
+    elif [ -n "$ran" ]; then
+        printf '%-32s %-20s NOT CAUGHT in %d scenarios\n' "$name" "$what" "$ran"
         escaped=$((escaped + 1))
-        continue
-    fi
-    if build "$name"; then
-        for on in 0 6; do
-            search "$level" "$class" "$runs" "$on"
-            first=$(failing | while read -r run kind; do
-                innocent "$level" "$class" "$run" && { echo "$run $kind"; break; }
-            done) || true
-            # Search again only when every failure also occurs without the patch.
-            [ -z "$first" ] && [ -n "$(failing)" ] || break
-        done
-        ran=$(searched)
-        if [ -n "$first" ]; then
-            run=${first% *}
-            printf '%-32s %-20s caught after %4d scenarios (%s)\n' \
-                "$name" "$what" $((run + 1)) "${first#* }"
-        elif [ -n "$ran" ]; then
-            printf '%-32s %-20s NOT CAUGHT in %d scenarios\n' "$name" "$what" "$ran"
-            escaped=$((escaped + 1))
-        else
-            printf '%-32s %-20s NOT MEASURED: the search ended without a summary\n' "$name" "$what"
-            tail -n 5 "$place/search.err"
-            escaped=$((escaped + 1))
-        fi
     else
-        printf '%-32s does not build\n' "$name"
-        tail -n 5 "$place/build.log"
+        printf '%-32s %-20s NOT MEASURED: the search ended without a summary\n' "$name" "$what"
+        tail -n 5 "$place/search.err"
         escaped=$((escaped + 1))
     fi
-    git -C "$tree" apply --recount -R "$patch"
 done
 echo "$((total - escaped)) of $total mutants caught"
 [ "$escaped" -eq 0 ]

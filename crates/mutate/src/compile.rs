@@ -16,6 +16,10 @@ const MAX_ROUNDS: usize = 40;
 /// The packages that have mutants, or scenarios that run them.
 pub const PACKAGES: &[&str] = &["intent-log", "segment", "txg", "array", "map", "nbd", "pool"];
 
+/// The search, under a name of its own: it is never taken for the proof's.
+const SEARCH: &[&str] =
+    &["build", "--quiet", "--keep-going", "-p", "forebay-dst", "--bin", "forebay-mutant"];
+
 /// A program of the instrumented tree.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -35,13 +39,18 @@ pub struct Programs {
     pub prove: PathBuf,
 }
 
-fn cargo(tree: &Tree, target: &Path, arguments: &[&str]) -> Command {
+fn cargo(tree: &Tree, target: &Path, arguments: &[&str], profile: &str) -> Command {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-    command.args(arguments).args(["--profile", "mutation", "--message-format=json"]);
+    command.args(arguments).args(["--profile", profile, "--message-format=json"]);
     command.current_dir(&tree.folder).env("CARGO_TARGET_DIR", target);
-    command.env("RUSTFLAGS", "-Awarnings"); // they are those of the generated text
     command.env("FOREBAY_MUTATED", "every mutant behind a switch, FOREBAY_MUTANT");
     command.stderr(Stdio::inherit());
+    command
+}
+
+fn cargo_for_tests(tree: &Tree, target: &Path, arguments: &[&str]) -> Command {
+    let mut command = cargo(tree, target, arguments, "mutation");
+    command.env("RUSTFLAGS", "-Awarnings"); // they are those of the generated text
     command
 }
 
@@ -63,7 +72,7 @@ pub fn drop_what_does_not_build(
     arguments.extend(names.iter().flat_map(|name| ["-p", name.as_str()]));
     for round in 1..=MAX_ROUNDS {
         tree.write()?;
-        let (is_built, all) = messages(cargo(tree, target, &arguments))?;
+        let (is_built, all) = messages(cargo_for_tests(tree, target, &arguments))?;
         if is_built {
             return Ok(());
         }
@@ -122,14 +131,30 @@ fn blame(tree: &mut Tree, errors: &[Error]) -> usize {
     tree.dropped.len() - before.len()
 }
 
-/// Builds the tests and `forebay-prove`.
+/// Builds the search alone, as the proof's own is built: what the two have in common is built once.
+/// Names the patches that do not build.
+pub fn build_search(tree: &mut Tree, target: &Path) -> io::Result<PathBuf> {
+    tree.write()?;
+    let (is_built, all) = messages(cargo(tree, target, SEARCH, "prove"))?;
+    if !is_built {
+        let errors: Vec<Error> = all.iter().filter_map(Error::of).collect();
+        blame(tree, &errors);
+        let names = tree.mutants.iter().filter(|mutant| tree.dropped.contains(&mutant.number));
+        let names: Vec<&str> = names.map(|mutant| mutant.change.as_str()).collect();
+        let first = errors.first().map_or("no error was read", |error| error.text.as_str());
+        return Err(io::Error::other(format!("does not build: {}\n{first}", names.join(", "))));
+    }
+    let path = all.iter().find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    path.ok_or_else(|| io::Error::other("cargo names no program"))
+}
+
+/// Builds the tests and the search.
 pub fn build(tree: &Tree, target: &Path) -> io::Result<Programs> {
     let names: Vec<String> = PACKAGES.iter().map(|name| format!("forebay-{name}")).collect();
     let mut arguments = vec!["test", "--no-run", "--quiet", "--lib", "--tests"];
     arguments.extend(names.iter().flat_map(|name| ["-p", name.as_str()]));
-    let (tests_built, mut all) = messages(cargo(tree, target, &arguments))?;
-    let search = ["build", "--quiet", "-p", "forebay-dst", "--bin", "forebay-prove"];
-    let (search_built, more) = messages(cargo(tree, target, &search))?;
+    let (tests_built, mut all) = messages(cargo_for_tests(tree, target, &arguments))?;
+    let (search_built, more) = messages(cargo_for_tests(tree, target, SEARCH))?;
     all.extend(more);
     if !tests_built || !search_built {
         let error = all.iter().find_map(Error::of).map_or(String::new(), |error| error.text);

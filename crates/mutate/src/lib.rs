@@ -5,6 +5,7 @@ pub mod compile;
 pub mod edit;
 pub mod finder;
 mod operators;
+pub mod patches;
 pub mod probes;
 mod process;
 pub mod results;
@@ -13,5 +14,7 @@ pub mod switch;
 pub mod tree;
 mod values;
 
+#[cfg(test)]
+mod patch_tests;
 #[cfg(test)]
 mod tests;

@@ -4,16 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forebay_mutate::compile::{build, drop_what_does_not_build};
+use forebay_mutate::compile::{build, build_search, drop_what_does_not_build};
 use forebay_mutate::finder::Mutant;
+use forebay_mutate::patches;
 use forebay_mutate::probes::probes;
 use forebay_mutate::results::{Outcome, Results};
 use forebay_mutate::session::Session;
-use forebay_mutate::tree::{Tree, write_if_changed};
+use forebay_mutate::tree::{Mutants, Tree, write_if_changed};
 
 /// The list of survivors, in the tree: each of them has to be judged.
 const SURVIVORS: &str = "crates/dst/mutants/survivors.txt";
@@ -45,6 +47,10 @@ struct Options {
     /// Run nothing: build, and print the summary.
     #[arg(long)]
     summary: bool,
+    /// Instead of all that, build the search with every patch of this folder behind a switch:
+    /// prints the program, and then the number and the name of each patch.
+    #[arg(long, value_name = "FOLDER")]
+    patches: Option<PathBuf>,
 }
 
 fn parse_part(text: &str) -> Result<(usize, usize), String> {
@@ -56,10 +62,22 @@ fn parse_outcome(text: &str) -> Result<Outcome, String> {
     Outcome::of(text).ok_or_else(|| "no such outcome".to_owned())
 }
 
-fn main() -> io::Result<()> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forebay-mutate: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> io::Result<()> {
     let root = std::env::current_dir()?;
     let target = std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root.join("target"), Into::into);
+    if let Some(folder) = &options.patches {
+        return build_patches(&root, &target, folder);
+    }
     let work: PathBuf = target.join("mutation");
     std::fs::create_dir_all(&work)?;
     let dropped_file = work.join("dropped.txt");
@@ -67,7 +85,8 @@ fn main() -> io::Result<()> {
     let dropped: BTreeSet<String> = dropped.lines().map(str::to_owned).collect();
     let tell = |text: &str| println!("{text}");
 
-    let mut tree = Tree::new(&root, &work.join("tree"), &dropped)?;
+    let mutants = Mutants::of_the_language(&root)?;
+    let mut tree = Tree::new(&root, &work.join("tree"), mutants, &dropped)?;
     let built = drop_what_does_not_build(&mut tree, &work.join("build"), tell);
     write_if_changed(&dropped_file, dropped_names(&tree).as_bytes())?;
     built?;
@@ -77,7 +96,7 @@ fn main() -> io::Result<()> {
     let probes = probes(&root, &work, &programs, tell)?;
     let mut results = Results::open(&work.join("results.tsv"))?;
     if !options.summary {
-        let mutants = selected(&tree, &results, &options);
+        let mutants = selected(&tree, &results, options);
         println!("{} mutants to run against {} tests and scenarios", mutants.len(), probes.len());
         let limit = options.minutes.map_or(Duration::MAX, |m| Duration::from_secs_f64(m * 60.0));
         let begun = Instant::now();
@@ -92,6 +111,17 @@ fn main() -> io::Result<()> {
         println!("{ran} mutants ran in {:.0} s", begun.elapsed().as_secs_f64());
     }
     report(&tree, &results, &root, &work)
+}
+
+fn build_patches(root: &Path, target: &Path, folder: &Path) -> io::Result<()> {
+    let mutants = patches::find(root, &patches::read(folder)?)?;
+    let copy = target.join("mutants/tree");
+    let mut tree = Tree::new(root, &copy, mutants, &BTreeSet::new())?;
+    println!("{}", build_search(&mut tree, target)?.display());
+    for mutant in &tree.mutants {
+        println!("{} {}", mutant.number, mutant.change);
+    }
+    Ok(())
 }
 
 fn dropped_names(tree: &Tree) -> String {

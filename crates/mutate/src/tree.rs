@@ -26,11 +26,46 @@ const SWITCH: &[u8] = b"\n#[doc(hidden)]\npub mod mutation;\n";
 const COPIED: &[&str] = &["Cargo.toml", "Cargo.lock", "clippy.toml", "crates"];
 
 /// A source file with mutants.
-struct Source {
-    text: String,
-    edits: Vec<Edit>,
+pub struct Source {
+    pub(crate) text: String,
+    pub(crate) edits: Vec<Edit>,
     /// As it was written last.
     rendered: Rendered,
+}
+
+impl Source {
+    /// A source with its edits, outer ones first.
+    pub fn new(text: String, edits: Vec<Edit>) -> Self {
+        Self { text, edits, rendered: Rendered::default() }
+    }
+}
+
+/// Mutants, and the files that have them.
+#[derive(Default)]
+pub struct Mutants {
+    /// In order of number, from 1.
+    pub mutants: Vec<Mutant>,
+    /// By path, relative to the repository.
+    pub sources: BTreeMap<String, Source>,
+}
+
+impl Mutants {
+    /// Those of the language in the crates that a write passes.
+    pub fn of_the_language(root: &Path) -> io::Result<Self> {
+        let mut all = Self::default();
+        for place in MUTATED {
+            for path in product_files(&root.join(place))? {
+                let file = relative(root, &path);
+                let text = std::fs::read_to_string(&path)?;
+                let next = all.mutants.last().map_or(1, |last| last.number + 1);
+                let found = find(&file, &text, next)
+                    .map_err(|error| io::Error::other(format!("{file}: {error}")))?;
+                all.mutants.extend(found.mutants);
+                all.sources.insert(file, Source::new(text, found.edits));
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// The copy, and the mutants in it.
@@ -45,29 +80,18 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Finds the mutants of the tree at `root` and copies it to `folder`. `dropped` has the names
-    /// of mutants that did not build before.
-    pub fn new(root: &Path, folder: &Path, dropped: &BTreeSet<String>) -> io::Result<Self> {
-        let mut tree = Self {
-            folder: folder.to_owned(),
-            mutants: Vec::new(),
-            dropped: BTreeSet::new(),
-            sources: BTreeMap::new(),
-        };
-        for place in MUTATED {
-            for path in product_files(&root.join(place))? {
-                let file = relative(root, &path);
-                let text = std::fs::read_to_string(&path)?;
-                let next = tree.mutants.last().map_or(1, |last| last.number + 1);
-                let found = find(&file, &text, next)
-                    .map_err(|error| io::Error::other(format!("{file}: {error}")))?;
-                tree.mutants.extend(found.mutants);
-                let source = Source { text, edits: found.edits, rendered: Rendered::default() };
-                tree.sources.insert(file, source);
-            }
-        }
-        let known = tree.mutants.iter().filter(|mutant| dropped.contains(&mutant.name()));
-        tree.dropped = known.map(|mutant| mutant.number).collect();
+    /// Copies the tree at `root` to `folder`, but what is mutated. `dropped` has the names of
+    /// mutants that did not build before.
+    pub fn new(
+        root: &Path,
+        folder: &Path,
+        all: Mutants,
+        dropped: &BTreeSet<String>,
+    ) -> io::Result<Self> {
+        let known = all.mutants.iter().filter(|mutant| dropped.contains(&mutant.name()));
+        let dropped = known.map(|mutant| mutant.number).collect();
+        let Mutants { mutants, sources } = all;
+        let tree = Self { folder: folder.to_owned(), mutants, dropped, sources };
         tree.copy(root)?;
         Ok(tree)
     }
@@ -77,7 +101,7 @@ impl Tree {
         let mut kept = BTreeSet::new();
         for name in COPIED {
             for path in files_below(&root.join(name))? {
-                let file = relative(root, &path);
+                let mut file = relative(root, &path);
                 if !self.sources.contains_key(&file) {
                     let mut bytes = std::fs::read(&path)?;
                     match file.as_str() {
@@ -85,6 +109,8 @@ impl Tree {
                         "Cargo.toml" => bytes.extend_from_slice(profile().as_bytes()),
                         _ => {}
                     }
+                    // The mutated search must not be taken for the proof's own.
+                    file = file.replacen("/bin/forebay-prove/", "/bin/forebay-mutant/", 1);
                     write_if_changed(&self.folder.join(&file), &bytes)?;
                 }
                 kept.insert(file);
