@@ -323,11 +323,11 @@ impl PoolConfig {
         })
     }
 
-    /// Every data member and its replacement.
+    /// Every data member with its replacement, and the replacements of that.
     pub fn data_members(&self) -> impl Iterator<Item = &MemberConfig> {
         self.groups
             .iter()
             .flat_map(|g| &g.members)
-            .flat_map(|m| std::iter::once(m).chain(m.replacement.as_deref()))
+            .flat_map(|m| std::iter::successors(Some(m), |m| m.replacement.as_deref()))
     }
 }

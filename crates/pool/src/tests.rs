@@ -33,6 +33,7 @@ mod figures;
 mod figures_after_crashes;
 mod first_writes;
 mod full_transfers;
+mod groups;
 mod holes;
 mod imports;
 mod journal_damage;

@@ -1,0 +1,50 @@
+//! Groups of a pool: members that are replaced twice.
+
+use forebay_rt::Runtime;
+use forebay_units::Layout;
+
+use super::rack::Rack;
+use super::{expect, names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::ImportOptions;
+
+const SIZE: u64 = 64 << 20;
+
+#[test]
+fn a_replacement_of_a_replacement_is_a_device_of_the_pool() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "d"], SIZE);
+        let group = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &group).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..64 {
+            v.write(at << 16, stamp(65536, at), false).await.unwrap();
+        }
+        pool.set("scan_rate", "1M").await.unwrap();
+        pool.sync().await.unwrap();
+        pool.replace("a", Some("c"), false).await.unwrap();
+        pool.replace("c", Some("d"), false).await.unwrap();
+        assert_eq!(pool.status().groups[0].children[0].children.len(), 3);
+        pool.offline("d").await.unwrap();
+        // It is the pool's, though no one holds it.
+        let other = spec(Layout::Raid0, &["d"], &[]);
+        let error = Pool::create(rack.host(1), "other", &other).await.err().unwrap();
+        assert!(error.to_string().contains("belongs to pool 'tank'"), "{error}");
+        pool.online("d").await.unwrap();
+        drop(v);
+        pool.export().await.unwrap();
+        drop(pool);
+        let options = ImportOptions::default();
+        let paths = names(&["a", "b", "c", "d"]);
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        pool.detach("d").await.unwrap();
+        pool.detach("c").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..64 {
+            expect(&v, at << 16, &stamp(65536, at)).await;
+        }
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
