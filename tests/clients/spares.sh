@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A hot spare takes the place of a device that is deleted under load, and with autoreplace an empty
-# file at the path of another takes its place. Nothing is lost, and the pool is ONLINE again.
+# file at the path of another takes its place. Nothing is lost, and the pool is ONLINE again. Spares in
+# the places of all devices that the list of known pools had are found by the next server.
 . "$(dirname "$0")/lib.sh"
 need python3 jq
 begin
@@ -56,4 +57,29 @@ run "$FOREBAY" pool remove p "$DIR/other"
 says "/other" && fail "the spare is still there: $("$FOREBAY" pool status p)"
 alive
 stop_server
-pass "a spare and a new device took the places of deleted ones"
+
+say "spares take the places of both sides of a mirror: the next server knows where they are"
+files 256M m0 m1 s0 s1
+run "$FOREBAY" pool export p
+rm "$DIR/ledger"
+run "$FOREBAY" pool create p mirror "$DIR"/m{0,1} spare "$DIR"/s{0,1}
+run "$FOREBAY" volume create -V 96M p/busy
+serve p
+load 3
+# gone MEMBER SPARES: until the pool is well, with so many spares as members.
+gone() {
+    rm "$1"
+    await 60 "a spare is taken" sh -c "[ \"\$('$FOREBAY' pool status p | grep -c 's[01] *ONLINE')\" = $2 ]"
+    await 60 "the pool is well again" well
+}
+gone m0 1
+gone m1 2
+loaded "the spares"
+alive
+stop_server
+serve p
+well || fail "the pool is not well: $("$FOREBAY" pool status p)"
+run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
+alive
+stop_server
+pass "spares and a new device took the places of deleted ones"

@@ -216,8 +216,7 @@ impl PoolSet {
                 let other = &by_known_names(&pool.status(), other.clone()).await?;
                 change(&pool, other).await?;
                 if changes_devices(other) {
-                    let known = known(&pool);
-                    self.writer.run(|state| state.remember(known)).await?;
+                    self.writer.forget_devices_that_left(known(&pool)).await;
                 }
                 remember_command(&pool, typed);
             }

@@ -15,7 +15,7 @@ use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
-use crate::state::StateDir;
+use crate::state::{KnownPool, StateDir};
 
 /// How long a root of a pool waits for the list of known pools.
 const REPORT_TIMEOUT: Nanos = Nanos::from_secs(2);
@@ -24,11 +24,14 @@ const RETRY_INTERVAL: Nanos = Nanos::from_secs(5);
 /// How long a command waits for the folder: longer than for its lock.
 const COMMAND_TIMEOUT: Nanos = Nanos::from_secs(5);
 
+/// A state of a pool, and the paths of its devices.
+type Report = (Told, Vec<String>);
+
 /// Keeps the list of known pools.
 pub struct StateWriter {
     state: StateDir,
     /// By pool, what is not yet in the list.
-    pending: RefCell<BTreeMap<u64, Told>>,
+    pending: RefCell<BTreeMap<u64, Report>>,
     is_running: Cell<bool>,
     /// The folder has failed, or has exceeded [`REPORT_TIMEOUT`].
     is_late: Cell<bool>,
@@ -63,14 +66,23 @@ impl StateWriter {
     }
 
     /// Keeps what `pool` reports. Waits until it is kept, unless the folder is late already.
-    pub async fn report(self: &Rc<Self>, pool: u64, told: Told) {
-        self.pending.borrow_mut().insert(pool, told);
+    pub async fn report(self: &Rc<Self>, pool: u64, told: Told, devices: Vec<String>) {
+        self.pending.borrow_mut().insert(pool, (told, devices));
         if !self.is_running.replace(true) {
             rt::spawn_detached(Box::pin(self.clone().write_pending()));
         }
         let done = || !self.pending.borrow().contains_key(&pool) || self.is_late.get();
         if rt::timeout(REPORT_TIMEOUT, Box::pin(self.changed.until(done))).await.is_err() {
             self.set_late(&format!("state folder {} does not answer", self.state.path().display()));
+        }
+    }
+
+    /// Takes devices that have left a pool off the list. A folder that fails keeps them, which is
+    /// no harm: the pool has changed, and has reported where its devices are.
+    pub async fn forget_devices_that_left(&self, known: KnownPool) {
+        match self.run(move |state| state.remember(known)).await {
+            Err(failure) if !self.is_late.get() => log::warning(&failure.line()),
+            _ => {}
         }
     }
 
@@ -87,13 +99,14 @@ impl StateWriter {
 
     async fn write_pending(self: Rc<Self>) {
         loop {
-            let next = self.pending.borrow().first_key_value().map(|(pool, told)| (*pool, *told));
-            let Some((pool, told)) = next else { break };
-            let state = self.state.clone();
-            match rt::aside(move || state.witness(pool, told)).await {
+            let next =
+                self.pending.borrow().first_key_value().map(|(id, last)| (*id, last.clone()));
+            let Some((pool, report)) = next else { break };
+            let (state, (told, devices)) = (self.state.clone(), report.clone());
+            match rt::aside(move || state.witness(pool, told, &devices)).await {
                 Ok(()) => {
                     // Unless the pool has reported something newer meanwhile.
-                    if self.pending.borrow().get(&pool) == Some(&told) {
+                    if self.pending.borrow().get(&pool) == Some(&report) {
                         self.pending.borrow_mut().remove(&pool);
                     }
                     self.is_late.set(false);

@@ -81,7 +81,12 @@ impl Opener for Shelf {
         Some(Box::pin(async move { remote.open().await.is_ok() }))
     }
 
-    fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn witness(
+        &self,
+        pool: u64,
+        told: Told,
+        _devices: Vec<String>,
+    ) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let (known, before) = self.known.get();
         let newest = if pool == known { before.and_then(told) } else { told };
         self.known.set((pool, newest));

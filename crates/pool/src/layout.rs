@@ -220,6 +220,13 @@ pub(crate) fn member_of(config: &PoolConfig, device: u32) -> Option<&MemberConfi
         .find(|member| member.device == device)
 }
 
+/// Paths of all devices but spares, which carry no label.
+pub(crate) fn device_paths(config: &PoolConfig) -> Vec<String> {
+    let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+    let members = config.data_members().chain(sides).map(|member| &member.path);
+    members.chain(config.caches.iter().map(|cache| &cache.path)).cloned().collect()
+}
+
 /// Bytes of each data device that are reserved for a log in the pool.
 pub(crate) fn reserve_bytes(smallest_device_bytes: u64) -> u64 {
     (smallest_device_bytes / 64).clamp(4 << 20, 256 << 20) / (1 << 20) * (1 << 20)

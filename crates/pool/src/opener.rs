@@ -79,13 +79,19 @@ pub trait Opener {
         None
     }
 
-    /// Told of each generation of a pool's configuration before a root names it. A list outside of
-    /// the pool's devices that keeps the highest generation can tell later whether the present
-    /// devices are the newest, because a device that leaves raises the generation (see
-    /// [`ImportOptions::known`]). A root waits for this call, so it must end within a few seconds.
+    /// Told of each generation of a pool's configuration before a root names it, and of the paths
+    /// of its `devices`. A list outside of the pool's devices that keeps the highest generation can
+    /// tell later whether the present devices are the newest, because a device that leaves raises
+    /// the generation (see [`ImportOptions::known`]). A root waits for this call, so it must end
+    /// within a few seconds.
     ///
     /// [`ImportOptions::known`]: crate::spec::ImportOptions::known
-    fn witness(&self, _pool: u64, _told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn witness(
+        &self,
+        _pool: u64,
+        _told: Told,
+        _devices: Vec<String>,
+    ) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(std::future::ready(()))
     }
 
@@ -184,8 +190,8 @@ impl FencedOpener {
     }
 
     /// See [`Opener::witness`].
-    pub async fn witness(&self, pool: u64, told: Told) {
-        self.inner.witness(pool, told).await;
+    pub async fn witness(&self, pool: u64, told: Told, devices: Vec<String>) {
+        self.inner.witness(pool, told, devices).await;
     }
 
     /// See [`Opener::is_unwanted`].

@@ -49,8 +49,13 @@ impl Opener for ReportingOpener {
         self.opener.answers(path)
     }
 
-    fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        Box::pin(self.writer.report(pool, told))
+    fn witness(
+        &self,
+        pool: u64,
+        told: Told,
+        devices: Vec<String>,
+    ) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(self.writer.report(pool, told, devices))
     }
 
     fn is_unwanted(&self) -> bool {

@@ -403,3 +403,28 @@ async fn sent(set: &PoolSet, options: SendOptions) -> Vec<u8> {
     outgoing.end().await;
     bytes
 }
+
+// The command has changed the pool, and the next server must find it.
+#[test]
+fn new_device_is_kept_when_late_state_folder_answers() {
+    let folder = Folder::new("late-device");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::real().unwrap().block_on(async move {
+        let device = |name| -> Device { Rc::new(MemoryDevice::new(name, 64 << 20)) };
+        let shelf = Shelf::new([device("/a"), device("/b")]);
+        let opener = OpenWith::new(1, move |name| shelf.open_alone(name));
+        let set = PoolSet::new(opener, state.clone(), None);
+        ask(&set, create()).await.unwrap();
+        let held = std::fs::File::options().write(true).open(state.path().join("lock")).unwrap();
+        held.lock().unwrap();
+        let (device, new_device) = ("/a".to_owned(), Some("/b".to_owned()));
+        ask(&set, Action::Replace { device, new_device, force: false }).await.unwrap();
+        let kept = || state.known_pools().unwrap()[0].devices.contains(&"/b".to_owned());
+        assert!(!kept());
+        drop(held);
+        while !kept() {
+            rt::sleep(forebay_units::Nanos::from_millis(100)).await;
+        }
+        set.close().await.unwrap();
+    });
+}

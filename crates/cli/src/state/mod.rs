@@ -231,11 +231,16 @@ impl StateDir {
         })
     }
 
-    /// Keeps a newer generation of a pool in the list.
-    pub fn witness(&self, guid: u64, told: Told) -> Result<(), Failure> {
+    /// Keeps a newer generation of a pool in the list, and where `devices` are that the list does
+    /// not have. Those that have left stay until [`Self::remember`]: after a power cut an older
+    /// configuration may count.
+    pub fn witness(&self, guid: u64, told: Told, devices: &[String]) -> Result<(), Failure> {
         self.change(|pools| {
             for pool in pools.iter_mut().filter(|p| p.guid == guid) {
                 pool.told = pool.told.and_then(told);
+                let new = devices.iter().filter(|path| !pool.devices.contains(path));
+                let new: Vec<String> = new.cloned().collect();
+                pool.devices.extend(new);
             }
             Ok(())
         })

@@ -142,22 +142,41 @@ fn newest_generation_of_pool_is_kept() {
     let state = StateDir::open_at(scratch.0.join("state")).unwrap();
     let generation = || state.known_pools().unwrap()[0].told.generation;
     let of = |generation| Told { generation, owner: generation + 100 };
-    state.witness(1, of(9)).unwrap();
+    state.witness(1, of(9), &[]).unwrap();
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 0, "a pool that is not in the list is not added");
     for (told, kept) in [(4, 4), (7, 7), (5, 7)] {
-        state.witness(1, of(told)).unwrap();
+        state.witness(1, of(told), &[]).unwrap();
         assert_eq!(generation(), kept);
     }
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 7);
     state.remember_anew(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 0, "it went back to an older state");
-    state.witness(1, of(3)).unwrap();
+    state.witness(1, of(3), &[]).unwrap();
     assert_eq!(generation(), 3);
     state.forget(1).unwrap();
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 0);
+}
+
+#[test]
+fn device_that_joins_pool_by_itself_is_kept() {
+    let scratch = Scratch::new("joins");
+    let state = StateDir::open_at(scratch.0.join("state")).unwrap();
+    state.remember(pool("tank", 1)).unwrap();
+    let told = Told { generation: 2, owner: 3 };
+    let devices = || state.known_pools().unwrap()[0].devices.join(" ");
+    state.witness(1, told, &["/dev/spare".to_owned()]).unwrap();
+    // A power cut now may leave the configuration before this one.
+    assert_eq!(devices(), "/dev/tank /dev/spare");
+    state.witness(1, told, &["/dev/spare".to_owned()]).unwrap();
+    assert_eq!(devices(), "/dev/tank /dev/spare");
+    state.witness(2, told, &["/dev/other".to_owned()]).unwrap();
+    assert_eq!(state.known_pools().unwrap().len(), 1);
+    let now = KnownPool { devices: vec!["/dev/spare".to_owned()], ..pool("tank", 1) };
+    state.remember(now).unwrap();
+    assert_eq!(devices(), "/dev/spare");
 }
 
 #[test]

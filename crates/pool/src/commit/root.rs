@@ -20,7 +20,7 @@ use crate::Pool;
 use crate::commit::error::{CommitError, LabelPart};
 use crate::import::divergence::told;
 use crate::labels::{LabelError, write_config};
-use crate::layout::ring_configs;
+use crate::layout::{device_paths, ring_configs};
 use crate::opener::OpenDevice;
 use crate::state::Writers;
 use crate::status::PoolEvent;
@@ -272,7 +272,7 @@ impl Pool {
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge(LabelPart::Configuration)?;
-        self.opener.witness(self.guid, told(&config)).await;
+        self.opener.witness(self.guid, told(&config), device_paths(&config)).await;
         Ok((config, holders))
     }
 

@@ -1,7 +1,7 @@
 //! Imports without all devices: what the list of known pools says of missing devices, and devices
 //! that another process has open.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use forebay_units::{Layout, Nanos};
 use super::imports::{ALL, SIZE, check, forced, import, make, refused, until_crash, write};
 use super::rack::Rack;
 use super::{names, spec, volume};
-use crate::spec::{ImportOptions, Told};
+use crate::spec::{ImportOptions, PoolSpec, Told};
 use crate::status::Health;
 use crate::{OpenWith, Opener, Opening, Pool, Witness};
 
@@ -100,7 +100,12 @@ impl Opener for LastWords {
     fn host(&self) -> u64 {
         self.inner.host()
     }
-    fn witness(&self, _pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn witness(
+        &self,
+        _pool: u64,
+        told: Told,
+        _devices: Vec<String>,
+    ) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         self.told.set(told);
         Box::pin(async move {
             if told.generation == self.fails_at.get() {
@@ -164,6 +169,57 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
             half_missing(&rack, 1, &options).await;
         });
     }
+}
+
+/// A machine whose list of known pools keeps where devices are.
+struct Places {
+    inner: Rc<dyn Opener>,
+    devices: RefCell<Vec<String>>,
+}
+
+impl Opener for Places {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.inner.open(path)
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+    fn witness(
+        &self,
+        _pool: u64,
+        _told: Told,
+        devices: Vec<String>,
+    ) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        *self.devices.borrow_mut() = devices;
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[test]
+fn the_list_of_known_pools_is_told_where_the_devices_are() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "l", "k", "s"], SIZE);
+        let machine = Rc::new(Places { inner: rack.host(1), devices: RefCell::default() });
+        let told = || machine.devices.borrow().join(" ");
+        let group = PoolSpec {
+            caches: names(&["k"]),
+            spares: names(&["s"]),
+            ..spec(Layout::Mirror, &["a", "b"], &["l"])
+        };
+        let pool = Pool::create(machine.clone(), "tank", &group).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(told(), "a b l k");
+        // No command says so: the spare takes the place.
+        rack.pull(&["b"]);
+        write(&pool, 1).await;
+        pool.sync().await.unwrap();
+        while told() != "a s l k" {
+            assert!(rt::now() < Nanos::from_secs(600), "{}", told());
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        pool.export().await.unwrap();
+    });
 }
 
 // Another command looks for pools.
