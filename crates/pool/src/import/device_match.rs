@@ -324,7 +324,9 @@ pub(crate) fn place_devices(
             if member.state == MemberUse::Online && member.stale_since.is_none() {
                 everywhere = everywhere.min(last);
             }
-        } else if best.label.configs[0].0.generation < root.config_generation {
+        } else if best.label.configs[0].0.generation < root.config_generation
+            && member.state == MemberUse::Online
+        {
             // A log side that missed a configuration missed frames too.
             member.state = MemberUse::Faulted;
         }

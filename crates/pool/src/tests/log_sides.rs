@@ -14,7 +14,7 @@ use super::imports::{ALL, SIZE, check, import, make, until_crash, write};
 use super::rack::{Rack, paced};
 use super::{names, spec, volume};
 use crate::spec::{ImportOptions, LogSpec, PoolSpec};
-use crate::status::Health;
+use crate::status::{Health, PoolCondition};
 use crate::{AdminError, ImportErrorKind, OpenWith, Pool};
 
 fn without_log() -> ImportOptions {
@@ -259,4 +259,27 @@ fn a_side_that_is_attached_while_the_log_starts_anew_holds_what_is_durable_from_
         write(&pool, 2).await;
     });
     holds_without_the_first_side(rack);
+}
+
+#[test]
+fn a_side_that_the_operator_took_offline_is_offline_after_an_import() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = make(&rack, Layout::Mirror, &["a", "b"], &["l", "m"]).await;
+        pool.offline("m").await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        let side = || pool.status().logs[0].children[1].state;
+        assert_eq!(side(), Health::Offline);
+        assert!(matches!(pool.condition(), PoolCondition::DevicesOffline));
+        // It did not fail, so this does not take it back.
+        pool.clear(None).await.unwrap();
+        assert_eq!(side(), Health::Offline);
+        write(&pool, 2).await;
+        pool.online("m").await.unwrap();
+        assert_eq!(side(), Health::Online);
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
+    });
 }
