@@ -45,7 +45,10 @@ async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> Vdev
     if device.read_errors + device.write_errors + device.checksum_errors > 0 {
         return VdevNote::TooManyErrors;
     }
-    // This process itself may hold a FAULTED device.
+    // Nothing of a device that the pool holds can be read here, because its lock keeps others out.
+    if device.state == Health::Faulted && device.protection.is_some() {
+        return VdevNote::FailedEarlier;
+    }
     if device.state == Health::Unavail && is_locked(path).await {
         return VdevNote::InUse;
     }

@@ -1,4 +1,4 @@
-use forebay_pool::status::{IoCounts, VdevKind};
+use forebay_pool::status::{IoCounts, Protection, VdevKind};
 use forebay_rt::Runtime;
 
 use super::*;
@@ -60,4 +60,19 @@ fn note_of_the_pool_stays_and_children_are_explained() {
     let notes = group.children.into_iter().map(|child| child.note);
     let expected = [Some(VdevNote::Resilvering), Some(VdevNote::Missing)];
     assert_eq!((group.note, notes.collect::<Vec<_>>()), (None, expected.to_vec()));
+}
+
+// A side of a log that missed something is open, and its lock keeps others out.
+#[test]
+fn failed_device_that_pool_has_open_failed_earlier() {
+    let path = std::env::temp_dir().join(format!("forebay-held-{}", std::process::id()));
+    let path = path.to_str().unwrap();
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.create_new(true).write(true).open(path).unwrap();
+    file.set_len(64 << 20).unwrap();
+    file.lock().unwrap();
+    let held =
+        VdevStatus { protection: Some(Protection::Heartbeat), ..device(path, Health::Faulted) };
+    assert_eq!(explained(held).note, Some(VdevNote::FailedEarlier));
+    std::fs::remove_file(path).unwrap();
 }
