@@ -61,12 +61,17 @@ impl Opened {
 
 /// Refuses groups of another kind, or groups that survive fewer failures, than others of the pool,
 /// unless forced: a pool is as good as its worst group, and a group that was added by mistake
-/// cannot be removed.
+/// cannot be removed. Logs, caches and spares are added whatever the groups are.
 pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), AdminError> {
-    if spec.force {
+    if spec.force || spec.groups.is_empty() {
         return Ok(());
     }
-    let before = there.iter().map(|group| (group.layout, group.members.len()));
+    // What is left of a mirror is a single device.
+    let kind = |group: &GroupConfig| match (group.layout, group.members.len()) {
+        (Layout::Mirror, 1) => (Layout::Raid0, 1),
+        other => other,
+    };
+    let before = there.iter().map(kind);
     let after = spec.groups.iter().map(|group| (group.layout, group.devices.len()));
     let all: Vec<(Layout, usize)> = before.chain(after).collect();
     let layouts: BTreeSet<Layout> = all.iter().map(|(layout, _)| *layout).collect();

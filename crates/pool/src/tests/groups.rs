@@ -1,4 +1,4 @@
-//! Groups of a pool: members that are replaced twice.
+//! Groups of a pool: members that are replaced twice, and groups that are unlike.
 
 use forebay_rt::Runtime;
 use forebay_units::Layout;
@@ -6,7 +6,7 @@ use forebay_units::Layout;
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
-use crate::spec::ImportOptions;
+use crate::spec::{ImportOptions, PoolSpec};
 
 const SIZE: u64 = 64 << 20;
 
@@ -45,6 +45,43 @@ fn a_replacement_of_a_replacement_is_a_device_of_the_pool() {
             expect(&v, at << 16, &stamp(65536, at)).await;
         }
         drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn groups_that_are_unlike_keep_no_other_device_out() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "l", "k", "s", "d"], SIZE);
+        let mirror = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &mirror).await.unwrap();
+        let single = spec(Layout::Raid0, &["c"], &[]);
+        pool.add(&single).await.unwrap_err();
+        pool.add(&PoolSpec { force: true, ..single }).await.unwrap();
+        pool.add(&spec(Layout::Raid0, &["d"], &[])).await.unwrap_err();
+        let others = PoolSpec {
+            groups: Vec::new(),
+            caches: names(&["k"]),
+            spares: names(&["s"]),
+            ..spec(Layout::Raid0, &[], &["l"])
+        };
+        pool.add(&others).await.unwrap();
+        let status = pool.status();
+        assert_eq!((status.logs.len(), status.caches.len(), status.spares.len()), (1, 1, 1));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_left_of_a_mirror_is_a_single_device() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], SIZE);
+        let mirror = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &mirror).await.unwrap();
+        pool.detach("b").await.unwrap();
+        let error = pool.detach("a").await.unwrap_err();
+        assert!(error.to_string().contains("the only device of its group"), "{error}");
+        pool.add(&spec(Layout::Raid0, &["c"], &[])).await.unwrap();
         pool.export().await.unwrap();
     });
 }

@@ -120,6 +120,9 @@ fn member(f: &mut fmt::Formatter<'_>, device: &str, error: &ArrayError) -> fmt::
         ArrayError::Full { .. } => {
             write!(f, "{device} cannot be added: the group is full")
         }
+        ArrayError::NotMirror { layout: Layout::Mirror, .. } => {
+            write!(f, "{device} is the only device of its group")
+        }
         ArrayError::NotMirror { layout, .. } => {
             write!(f, "{device} is part of a {layout}: this needs a mirror or a single device")
         }
