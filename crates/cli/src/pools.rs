@@ -231,6 +231,7 @@ impl PoolSet {
     /// The status of a pool, with the reason of each fault.
     async fn status(&self, name: &str) -> Result<Reply, Failure> {
         let open = self.pool(name)?;
+        open.look_at_spares().await;
         let (mut pool, advice) = (open.status(), advice(name, &open.condition()));
         for vdev in pool.groups.iter_mut().chain(&mut pool.logs) {
             explain_faults(&self.opener, pool.guid, vdev).await;

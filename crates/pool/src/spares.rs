@@ -4,13 +4,14 @@
 //! replaced by one device at a time. A spare carries no label: the pool holds it open instead.
 //! The task never waits for a command's turn: the pool's end has that while it waits for tasks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_array::MemberState;
 use forebay_format::config::{MemberConfig, SpareConfig};
 use forebay_rt as rt;
+use forebay_rt::sync::Notify;
 use forebay_units::{DeviceId, Nanos};
 
 use crate::Pool;
@@ -24,11 +25,17 @@ const INTERVAL: Nanos = Nanos::from_secs(5);
 /// place: disks that spin up late are not replaced.
 const MISSING_FOR: Nanos = Nanos::from_secs(60);
 
+/// How long a status waits for the first look at spares.
+const FIRST_LOOK_TIMEOUT: Nanos = Nanos::from_secs(3);
+
 /// The spares of a pool, as this process sees them.
 #[derive(Default)]
 pub(crate) struct Spares {
     /// Spares that are open, by path.
     open: RefCell<BTreeMap<String, Candidate>>,
+    /// They have been looked at since the import.
+    is_looked_at: Cell<bool>,
+    looked_at: Notify,
     /// Replacements that failed: they are not tried again before the next import.
     refused: RefCell<BTreeSet<(String, u32)>>,
     /// Since when members are missing.
@@ -48,6 +55,8 @@ impl Pool {
                 self.keep_schedules(&mut without_snapshot).await;
             }
             self.open_spares().await;
+            self.spares.is_looked_at.set(true);
+            self.spares.looked_at.notify_all();
             let failed = if for_command { Vec::new() } else { self.members_to_replace() };
             for member in failed {
                 if is_over() {
@@ -64,6 +73,19 @@ impl Pool {
                 return;
             }
         }
+    }
+
+    /// Waits until the spares have been looked at since the import, so that the status says how
+    /// they are. One that does not answer is waited for a few seconds.
+    pub async fn look_at_spares(&self) {
+        let known = || self.spares.is_looked_at.get();
+        let _ = rt::timeout(FIRST_LOOK_TIMEOUT, Box::pin(self.spares.looked_at.until(known))).await;
+    }
+
+    /// Keeps spares open that have just been added.
+    pub(crate) fn hold_spares(&self, spares: Vec<Candidate>) {
+        let by_path = spares.into_iter().map(|spare| (spare.path.clone(), spare));
+        self.spares.open.borrow_mut().extend(by_path);
     }
 
     /// Opens the spares of the configuration that can be opened, and closes others.

@@ -32,7 +32,7 @@ impl Pool {
             return Err(AdminError::NoDevice);
         }
         check_alike(&self.config.borrow().groups, spec)?;
-        let opened = open_spec(&self.opener, spec).await?;
+        let mut opened = open_spec(&self.opener, spec).await?;
         // Nothing is written before this, so a refused command leaves the devices as they were.
         let mut trial = self.config.borrow().clone();
         add_to_config(&mut trial, &opened)?;
@@ -72,6 +72,7 @@ impl Pool {
             }
             self.devices.borrow_mut().extend(devices);
             *self.config.borrow_mut() = config;
+            self.hold_spares(std::mem::take(&mut opened.spares));
         }
         let (_, _, usable) = crate::layout::limits_for(&self.config.borrow(), &self.store.array);
         self.restart_log(!spec.logs.is_empty()).await?;

@@ -91,6 +91,29 @@ fn a_spare_replaces_a_device_that_goes_away() {
 }
 
 #[test]
+fn a_spare_is_held_from_the_moment_that_it_is_added() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&[])).await.unwrap();
+        rt::sleep(Nanos::from_secs(1)).await;
+        let spare = PoolSpec { spares: names(&["s"]), ..PoolSpec::default() };
+        pool.add(&spare).await.unwrap();
+        assert_eq!(pool.status().spares[0].state, SpareState::Avail);
+        let other = spec(Layout::Raid0, &["s"], &[]);
+        Pool::create(rack.locked(), "other", &other).await.err().unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        // Who looks at once sees it as well.
+        let options = ImportOptions { for_command: true, ..ImportOptions::default() };
+        let paths = names(&["a", "b", "c", "l"]);
+        let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+        pool.look_at_spares().await;
+        assert_eq!(pool.status().spares[0].state, SpareState::Avail);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_spare_is_taken_when_nothing_is_where_the_device_was() {
     Runtime::simulated(5).block_on(async {
         let rack = Rack::new(DEVICES, 64 << 20);
