@@ -208,6 +208,10 @@ fn admin_hint(error: &AdminError) -> String {
     match error {
         AdminError::Suspended { pool, reason } => suspended_hint(pool, reason),
         AdminError::Candidate(error) => candidate_hint(error).to_owned(),
+        AdminError::SpareNotEmpty(error) => spare_hint(error),
+        AdminError::NotMember { pool, device, .. } => {
+            format!("'forebay pool remove {pool} {device}' takes it out of the pool")
+        }
         AdminError::NamedTwice { .. } => "name each device once".to_owned(),
         AdminError::UnlikeGroups { .. } | AdminError::UnlikeKinds { .. } => {
             "make them alike, or use -f if that is what you want".to_owned()
@@ -254,6 +258,19 @@ fn admin_hint(error: &AdminError) -> String {
         AdminError::Commit(error) => commit_hint(error),
         _ => String::new(),
     }
+}
+
+fn spare_hint(error: &CandidateError) -> String {
+    let clears = match error {
+        CandidateError::OwnedByPool { device, .. } => {
+            format!("'forebay pool labelclear -f {device}' clears it (what that pool has")
+        }
+        CandidateError::NotEmpty { device, .. } => {
+            format!("'wipefs -a {device}' clears it (what is")
+        }
+        _ => return String::new(),
+    };
+    format!("a spare must be empty, also with -f; {clears} on it is lost)")
 }
 
 fn candidate_hint(error: &CandidateError) -> &'static str {

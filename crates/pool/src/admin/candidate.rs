@@ -142,6 +142,12 @@ impl Pool {
             (Some(found), None) => Ok((**found).clone()),
             (Some(_), Some(_)) => Err(AdminError::AmbiguousDevice { pool, name }),
             _ if has_group(&config, &name) => Err(AdminError::NamesGroup { pool, name }),
+            _ if config.spares.iter().any(|spare| spare.path == name) => {
+                Err(AdminError::NotMember { pool, device: name, is_spare: true })
+            }
+            _ if config.caches.iter().any(|cache| cache.path == name) => {
+                Err(AdminError::NotMember { pool, device: name, is_spare: false })
+            }
             _ => Err(AdminError::UnknownDevice { pool, name }),
         }
     }

@@ -118,7 +118,13 @@ pub(crate) async fn open_spec(
     }
     for path in &spec.spares {
         // A spare is taken only while it is empty, so -f changes nothing here.
-        opened.spares.push(open_candidate(opener, path, false).await?);
+        let spare = open_candidate(opener, path, false).await.map_err(|error| match error {
+            CandidateError::OwnedByPool { .. } | CandidateError::NotEmpty { .. } => {
+                AdminError::SpareNotEmpty(error)
+            }
+            other => other.into(),
+        });
+        opened.spares.push(spare?);
     }
     Ok(opened)
 }

@@ -30,6 +30,17 @@ pub enum AdminError {
     },
     /// A device cannot join the pool.
     Candidate(CandidateError),
+    /// A device cannot be a spare: it holds something, and force does not change that.
+    SpareNotEmpty(CandidateError),
+    /// The device is a spare or a cache device, and the command is for others.
+    NotMember {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: String,
+        /// It is a spare.
+        is_spare: bool,
+    },
     /// No device is named that a pool could be made of, or that could be added.
     NoDevice,
     /// A device is named twice.

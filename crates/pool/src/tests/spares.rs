@@ -114,6 +114,24 @@ fn a_spare_is_held_from_the_moment_that_it_is_added() {
 }
 
 #[test]
+fn a_device_that_holds_something_is_no_spare_with_force_either() {
+    Runtime::simulated(7).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        let mut swap = IoBuf::zeroed(4096);
+        swap[4086..].copy_from_slice(b"SWAPSPACE2");
+        rack.device("t").write(0, swap.freeze(), true).await.unwrap();
+        let spare = PoolSpec { spares: names(&["t"]), force: true, ..PoolSpec::default() };
+        let error = pool.add(&spare).await.unwrap_err();
+        assert!(matches!(error, AdminError::SpareNotEmpty(_)), "{error}");
+        // A spare is a device of the pool all the same, and refused as what it is.
+        let error = pool.replace("s", Some("t"), true).await.unwrap_err();
+        assert!(matches!(error, AdminError::NotMember { is_spare: true, .. }), "{error}");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_spare_is_taken_when_nothing_is_where_the_device_was() {
     Runtime::simulated(5).block_on(async {
         let rack = Rack::new(DEVICES, 64 << 20);

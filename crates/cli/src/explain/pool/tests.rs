@@ -78,3 +78,21 @@ fn errors_of_each_family_name_the_command_that_helps() {
         assert_eq!((failure.code, failure.hint.as_str()), (code, hint), "{}", failure.message);
     }
 }
+
+#[test]
+fn spare_that_holds_something_is_not_to_be_forced() {
+    let (device, content) = ("/srv/d0".to_owned(), "swap space");
+    let error = AdminError::SpareNotEmpty(CandidateError::NotEmpty { device, content });
+    assert_eq!(
+        Failure::from(error).line(),
+        "/srv/d0 holds swap space; a spare must be empty, also with -f; 'wipefs -a /srv/d0' clears \
+         it (what is on it is lost)"
+    );
+    let (pool, device) = ("tank".to_owned(), "/srv/d0".to_owned());
+    let spare = AdminError::NotMember { pool, device, is_spare: true };
+    assert_eq!(
+        Failure::from(spare).line(),
+        "/srv/d0 is a spare of 'tank', and no member; 'forebay pool remove tank /srv/d0' \
+         takes it out of the pool"
+    );
+}

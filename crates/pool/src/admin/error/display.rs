@@ -17,7 +17,10 @@ impl fmt::Display for AdminError {
         match self {
             Self::Suspended { pool, reason } => write!(f, "pool '{pool}' is suspended: {reason}"),
             Self::Closing { pool } => write!(f, "pool '{pool}' is being exported"),
-            Self::Candidate(error) => write!(f, "{error}"),
+            Self::Candidate(error) | Self::SpareNotEmpty(error) => write!(f, "{error}"),
+            Self::NotMember { pool, device, is_spare } => {
+                write!(f, "{device} is {} of '{pool}', and no member", kind(*is_spare))
+            }
             Self::NoDevice => write!(f, "no device is named"),
             Self::NamedTwice { device } => write!(f, "{device} is named twice"),
             Self::UnlikeKinds { kinds } => {
@@ -104,6 +107,10 @@ fn dirty_limit(f: &mut fmt::Formatter<'_>, usable_bytes: u64, taken_bytes: u64) 
         f,
         "with this dirty_limit volumes could have {usable}, and they have or own {taken} by now"
     )
+}
+
+fn kind(is_spare: bool) -> &'static str {
+    if is_spare { "a spare" } else { "a cache device" }
 }
 
 /// An error of the array, with the device's path in place of its number.
