@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::edit::{Part, render};
 use crate::patches::{Patch, find, parse, read};
-use crate::tree::{Mutants, Source};
+use crate::tree::{Mutants, Source, manifest};
 
 const FILE: &str = "src/lib.rs";
 
@@ -146,4 +146,15 @@ fn every_mutant_of_the_proof_changes_what_git_changes() {
             assert!(on != all.sources[file].text, "{}: {file} is as it was", patch.name);
         }
     }
+}
+
+// What cargo built of the one tree would count for the other, in the target folder of both.
+#[test]
+fn crates_of_the_copy_have_a_version_of_their_own() {
+    let original = include_bytes!("../../../Cargo.toml").to_vec();
+    let text = String::from_utf8(manifest(original.clone(), "-mutants")).unwrap();
+    let versions: Vec<&str> = text.lines().filter(|l| l.starts_with("version = ")).collect();
+    assert_eq!(versions, [concat!("version = \"", env!("CARGO_PKG_VERSION"), "-mutants\"")]);
+    let same = String::from_utf8(manifest(original.clone(), "")).unwrap();
+    assert!(same.starts_with(&String::from_utf8(original).unwrap()));
 }

@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> Vec<Hunk> {
 
 /// Puts patches into the sources below `root`; the first has number 1.
 pub fn find(root: &Path, patches: &[Patch]) -> io::Result<Mutants> {
-    let mut all = Mutants::default();
+    let mut all = Mutants { version: "-mutants", ..Mutants::default() };
     let mut texts: BTreeMap<&str, Text> = BTreeMap::new();
     for hunk in patches.iter().flat_map(|patch| &patch.hunks) {
         if !texts.contains_key(hunk.file.as_str()) {

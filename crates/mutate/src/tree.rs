@@ -47,6 +47,9 @@ pub struct Mutants {
     pub mutants: Vec<Mutant>,
     /// By path, relative to the repository.
     pub sources: BTreeMap<String, Source>,
+    /// Follows the version of the copy's crates. Cargo takes two trees with equal versions that are
+    /// built in one target folder for one, and what was built of the other for its own.
+    pub version: &'static str,
 }
 
 impl Mutants {
@@ -76,6 +79,7 @@ pub struct Tree {
     pub mutants: Vec<Mutant>,
     /// The numbers of those that do not build.
     pub dropped: BTreeSet<u32>,
+    version: &'static str,
     sources: BTreeMap<String, Source>,
 }
 
@@ -90,8 +94,8 @@ impl Tree {
     ) -> io::Result<Self> {
         let known = all.mutants.iter().filter(|mutant| dropped.contains(&mutant.name()));
         let dropped = known.map(|mutant| mutant.number).collect();
-        let Mutants { mutants, sources } = all;
-        let tree = Self { folder: folder.to_owned(), mutants, dropped, sources };
+        let Mutants { mutants, sources, version } = all;
+        let tree = Self { folder: folder.to_owned(), mutants, dropped, version, sources };
         tree.copy(root)?;
         Ok(tree)
     }
@@ -106,7 +110,7 @@ impl Tree {
                     let mut bytes = std::fs::read(&path)?;
                     match file.as_str() {
                         "crates/units/src/lib.rs" => bytes.extend_from_slice(SWITCH),
-                        "Cargo.toml" => bytes.extend_from_slice(profile().as_bytes()),
+                        "Cargo.toml" => bytes = manifest(bytes, self.version),
                         _ => {}
                     }
                     // The mutated search must not be taken for the proof's own.
@@ -174,6 +178,16 @@ impl Tree {
         }
         self.dropped.len() - before
     }
+}
+
+/// The manifest of the copy's workspace, whose crates have a longer version.
+pub(crate) fn manifest(original: Vec<u8>, version: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(&original);
+    let lines = text.split_inclusive('\n').map(|line| match line.strip_suffix("\"\n") {
+        Some(start) if line.starts_with("version = \"") => format!("{start}{version}\"\n"),
+        _ => line.to_owned(),
+    });
+    (lines.collect::<String>() + &profile()).into_bytes()
 }
 
 /// The profile of the copy: as the proof's, but the mutated crates, which are several times their
