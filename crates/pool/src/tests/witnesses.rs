@@ -86,11 +86,19 @@ fn a_mirror_half_is_imported_when_its_machine_knows_of_nothing_newer() {
     });
 }
 
-/// A machine whose power fails when its list of known pools has been told of a generation.
+/// A machine that keeps what its list of known pools is told. Its power fails when that is a given
+/// generation.
 struct LastWords {
     inner: Rc<dyn Opener>,
     told: Rc<Cell<Told>>,
+    devices: RefCell<Vec<String>>,
     fails_at: Rc<Cell<u64>>,
+}
+
+impl LastWords {
+    fn new(inner: Rc<dyn Opener>, told: Rc<Cell<Told>>, fails_at: Rc<Cell<u64>>) -> Rc<Self> {
+        Rc::new(Self { inner, told, devices: RefCell::default(), fails_at })
+    }
 }
 
 impl Opener for LastWords {
@@ -104,9 +112,10 @@ impl Opener for LastWords {
         &self,
         _pool: u64,
         told: Told,
-        _devices: Vec<String>,
+        devices: Vec<String>,
     ) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         self.told.set(told);
+        *self.devices.borrow_mut() = devices;
         Box::pin(async move {
             if told.generation == self.fails_at.get() {
                 rt::halt();
@@ -122,8 +131,7 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
         let rack = Rack::new(&ALL, SIZE);
         let told = Rc::new(Cell::new(Told::default()));
         let fails_at = Rc::new(Cell::new(0));
-        let (inner, told_here, fails_here) = (rack.host(1), told.clone(), fails_at.clone());
-        let machine = Rc::new(LastWords { inner, told: told_here, fails_at: fails_here });
+        let machine = LastWords::new(rack.host(1), told.clone(), fails_at.clone());
         let known = || ImportOptions { known: Some(told.get()), ..Default::default() };
         let (mine, opener) = (rack.clone(), machine.clone());
         let first = Runtime::simulated(1).run(async move {
@@ -171,35 +179,11 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
     }
 }
 
-/// A machine whose list of known pools keeps where devices are.
-struct Places {
-    inner: Rc<dyn Opener>,
-    devices: RefCell<Vec<String>>,
-}
-
-impl Opener for Places {
-    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
-        self.inner.open(path)
-    }
-    fn host(&self) -> u64 {
-        self.inner.host()
-    }
-    fn witness(
-        &self,
-        _pool: u64,
-        _told: Told,
-        devices: Vec<String>,
-    ) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        *self.devices.borrow_mut() = devices;
-        Box::pin(std::future::ready(()))
-    }
-}
-
 #[test]
 fn the_list_of_known_pools_is_told_where_the_devices_are() {
     Runtime::simulated(1).block_on(async {
         let rack = Rack::new(&["a", "b", "l", "k", "s"], SIZE);
-        let machine = Rc::new(Places { inner: rack.host(1), devices: RefCell::default() });
+        let machine = LastWords::new(rack.host(1), Rc::default(), Rc::default());
         let told = || machine.devices.borrow().join(" ");
         let group = PoolSpec {
             caches: names(&["k"]),
