@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A pool is exported, its files move, and it is imported from where they are now; wrong moves are
-# refused with a word and change nothing.
+# A pool is exported, its files move, and it is imported from where they are now; files of a served pool
+# get other names; wrong moves are refused with a word and change nothing.
 . "$(dirname "$0")/lib.sh"
 need nbdcopy
 begin
@@ -56,6 +56,25 @@ serve p
 scrub_clean p
 stop_server
 
+say "a device and a side of the log get other names while the pool is served"
+serve p
+for at in there/z there/l1; do
+    old=$DIR/$at new=$DIR/there/$(basename "$at").new
+    run "$FOREBAY" pool offline p "$old"
+    mv "$old" "$new"
+    run nbdcopy --flush "$DIR/image" "$(uri p/v)"
+    refuse "$FOREBAY" pool replace p "$old" "$new"
+    grep -q "pool online p $new" "$DIR/.out" || fail "no way back is named: $(cat "$DIR/.out")"
+    run "$FOREBAY" pool online -w p "$new"
+done
+stop_server
+serve p
+[ "$("$FOREBAY" pool status p --json | grep -c '\.new",$')" = 2 ] || fail "$("$FOREBAY" pool status p)"
+[ "$(hash_of image)" = "$(hash_volume p/v)" ] || fail "changed by devices with other names"
+no_errors p
+scrub_clean p
+stop_server
+
 say "without its log, then without too many devices"
 run "$FOREBAY" pool export p
 mkdir hidden
@@ -66,4 +85,4 @@ mv hidden/x hidden/y there/
 run "$FOREBAY" pool import -d "$DIR/there" p
 serve p
 [ "$(hash_of image)" = "$(hash_volume p/v)" ] || fail "changed by refused imports"
-pass "two moves, thirteen refusals"
+pass "two moves, two new names, fifteen refusals"

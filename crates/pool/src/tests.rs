@@ -55,6 +55,7 @@ mod reservations;
 mod resilvers;
 mod resumed_owners;
 mod resumes;
+mod returned_devices;
 mod rewinds;
 mod rollbacks;
 mod scattered;

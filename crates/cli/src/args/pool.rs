@@ -288,7 +288,9 @@ pub enum PoolCommand {
         devices: Vec<String>,
     },
     /// Bring a device back online; what it missed is resilvered.
-    #[command(after_help = "Example:\n  forebay pool online tank d2")]
+    #[command(after_help = "Examples:\n  forebay pool online tank d2\n  forebay pool online tank \
+                      /dev/disk/by-id/nvme-0042-part1\n\nA device that has come back at another \
+                      path is named by that path: its label says which device of the pool it is.")]
     Online {
         /// Wait until it is resilvered.
         #[arg(short)]

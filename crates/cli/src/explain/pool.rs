@@ -237,6 +237,9 @@ fn admin_hint(error: &AdminError) -> String {
         AdminError::InUseHere { .. } => {
             "take it offline first to replace it with itself, or name another device".to_owned()
         }
+        AdminError::IsItself { pool, path, .. } => {
+            format!("'forebay pool online {pool} {path}' takes it back with what it holds")
+        }
         AdminError::NotTakenIn { pool, device, .. } => {
             format!("'forebay pool online {pool} {device}' brings it back as it was")
         }

@@ -1,9 +1,9 @@
-//! Commands on a pool's devices: add, remove, attach, detach, replace, offline, online.
+//! Commands on a pool's devices: add, remove, attach, detach, replace, offline.
 
 use std::rc::Rc;
 
 use forebay_array::{ArrayError, MemberState};
-use forebay_device::{Device, IoBuf};
+use forebay_device::Device;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_rt::sync::MutexGuard;
 use forebay_units::{DeviceId, Layout};
@@ -15,8 +15,7 @@ use crate::admin::create::{
 };
 use crate::admin::error::AdminError;
 use crate::admin::volumes::check_fits;
-use crate::import::divergence::went_on_apart;
-use crate::labels::{clear_label, read_label};
+use crate::labels::clear_label;
 use crate::layout::{LayoutError, build_array_group, has_data_group, log_number, log_range};
 use crate::opener::OpenDevice;
 use crate::spec::PoolSpec;
@@ -81,7 +80,7 @@ impl Pool {
         self.prepare_cache_devices(opened.cache_devices()).await
     }
 
-    fn is_log(&self, device: u32) -> bool {
+    pub(crate) fn is_log(&self, device: u32) -> bool {
         let config = self.config.borrow();
         config.logs.iter().flat_map(|r| &r.sides).any(|side| side.device == device)
     }
@@ -328,19 +327,11 @@ impl Pool {
     ) -> Result<(), AdminError> {
         let old = self.find_member(device)?;
         let path = new.unwrap_or(&old.path).to_owned();
-        if path == old.path && self.is_log(old.device) {
-            self.close_side_out_of_use(&old)?;
-        }
-        if path == old.path && !self.is_log(old.device) {
-            let in_use =
-                self.store.array.status().iter().any(|m| m.id.0 == old.device && is_used(m.state));
-            if in_use {
-                return Err(AdminError::InUseHere { device: path });
-            }
+        if path == old.path {
             // A device is closed first, because its lock is exclusive.
-            self.store.array.close(DeviceId(old.device)).map_err(|e| self.of_member(e))?;
-            self.take_array_events();
-            self.devices.borrow_mut().remove(&DeviceId(old.device));
+            self.close_out_of_use(&old)?;
+        } else if !force {
+            self.check_not_itself(&old, &path).await?;
         }
         if self.is_log(old.device) {
             drop(turn);
@@ -390,14 +381,34 @@ impl Pool {
         Ok(())
     }
 
-    /// Closes a log device that is to be replaced by what is at its path now.
-    fn close_side_out_of_use(&self, old: &MemberConfig) -> Result<(), AdminError> {
+    /// Closes a device that is to be opened anew, at its path or another.
+    pub(crate) fn close_out_of_use(&self, old: &MemberConfig) -> Result<(), AdminError> {
+        if self.is_in_use(old) {
+            return Err(AdminError::InUseHere { device: old.path.clone() });
+        }
+        let id = DeviceId(old.device);
+        if self.is_log(old.device) {
+            return self.close_side(old);
+        }
+        self.store.array.close(id).map_err(|e| self.of_member(e))?;
+        self.take_array_events();
+        self.devices.borrow_mut().remove(&id);
+        Ok(())
+    }
+
+    /// Whether the pool reads or writes the device.
+    pub(crate) fn is_in_use(&self, member: &MemberConfig) -> bool {
+        let id = DeviceId(member.device);
+        if self.is_log(member.device) {
+            return member.state == MemberUse::Online && self.devices.borrow().contains_key(&id);
+        }
+        self.store.array.status().iter().any(|m| m.id == id && is_used(m.state))
+    }
+
+    fn close_side(&self, old: &MemberConfig) -> Result<(), AdminError> {
         let id = DeviceId(old.device);
         let held = self.devices.borrow().get(&id).cloned();
         if let Some(held) = held {
-            if old.state == MemberUse::Online {
-                return Err(AdminError::InUseHere { device: old.path.clone() });
-            }
             let late = |commands| AdminError::LateCommands { device: old.path.clone(), commands };
             held.deadline.close().map_err(late)?;
             self.devices.borrow_mut().remove(&id);
@@ -477,7 +488,7 @@ impl Pool {
         AdminError::Member { device: self.device_path(device), error }
     }
 
-    fn set_side(&self, device: u32, state: MemberUse) {
+    pub(crate) fn set_side(&self, device: u32, state: MemberUse) {
         let mut config = self.config.borrow_mut();
         for side in config.logs.iter_mut().flat_map(|r| &mut r.sides) {
             if side.device == device {
@@ -485,67 +496,6 @@ impl Pool {
             }
         }
     }
-
-    async fn carries_label(&self, open: &OpenDevice, device: u32) -> bool {
-        let label = crate::labels::read_label(&open.device()).await;
-        label.configs.iter().any(|(e, _)| e.pool == self.guid && e.device == device)
-    }
-
-    /// Brings a device back into use; a resilver rebuilds what it missed.
-    pub async fn online(&self, name: &str) -> Result<(), AdminError> {
-        let _turn = self.turn().await?;
-        if let Some(cache) = self.find_cache(name) {
-            return self.online_cache(&cache).await;
-        }
-        let found = self.find_member(name)?;
-        let id = DeviceId(found.device);
-        let held = self.devices.borrow().get(&id).cloned();
-        if let Some(held) = &held {
-            held.deadline.revive().map_err(|commands| AdminError::LateCommands {
-                device: found.path.clone(),
-                commands,
-            })?;
-        }
-        let open = match held {
-            Some(held) if self.carries_label(&held, found.device).await => held,
-            // The device was closed or does not answer. It may have come back under its name.
-            held => match (self.opener.open(&found.path).await, held) {
-                (Ok(device), _) => OpenDevice::new(&found.path, device),
-                (Err(_), Some(held)) if is_readable(&held).await => held,
-                (Err(error), _) => return Err(error.into()),
-            },
-        };
-        if !self.carries_label(&open, found.device).await {
-            return Err(AdminError::LabelGone { device: found.path });
-        }
-        let label = read_label(&open.device()).await;
-        if went_on_apart(&label, &self.config.borrow(), self.nonce) {
-            return Err(AdminError::Diverged { pool: self.name(), device: found.path });
-        }
-        reserve_all(&self.opener, &[open.device()], false).await?;
-        self.write_first_heartbeat(&open.device()).await;
-        let before = self.devices.borrow_mut().insert(id, open.clone());
-        if let Some(before) =
-            before.filter(|before| !std::rc::Rc::ptr_eq(&before.counted, &open.counted))
-        {
-            self.stats.counted_before(id, &before.counted.counts());
-        }
-        if self.is_log(found.device) {
-            self.log_without_failed().await?;
-            self.set_side(found.device, MemberUse::Online);
-            return self.restart_log(true).await;
-        }
-        self.store.array.online(id, Some(open.device())).map_err(|e| self.of_member(e))?;
-        self.take_array_events();
-        self.commit_config().await?;
-        self.want_resilver();
-        Ok(())
-    }
-}
-
-/// What cannot be read may have the pool's label.
-async fn is_readable(open: &OpenDevice) -> bool {
-    open.device().read(0, IoBuf::zeroed(4096)).await.is_ok()
 }
 
 fn is_used(state: MemberState) -> bool {

@@ -131,6 +131,15 @@ pub enum AdminError {
         /// The device.
         device: String,
     },
+    /// A device was to be replaced by itself, which is at another path now.
+    IsItself {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: String,
+        /// Where it is.
+        path: String,
+    },
     /// A device was taken out to be replaced by itself, and could not be taken in.
     NotTakenIn {
         /// The pool.

@@ -5,6 +5,7 @@ pub(crate) mod candidate;
 pub(crate) mod create;
 mod devices;
 pub(crate) mod error;
+mod online;
 mod promote;
 pub mod properties;
 mod refusals;

@@ -60,15 +60,13 @@ impl fmt::Display for AdminError {
             }
             Self::LogRemoved => write!(f, "the log device was removed meanwhile"),
             Self::InUseHere { device } => write!(f, "{device} is in use"),
+            Self::IsItself { device, path, .. } => is_itself(f, device, path),
             Self::NotTakenIn { error, .. } => write!(f, "{error}; it is offline now"),
             Self::BeingReplaced { device } => write!(f, "{device} is being replaced"),
             Self::NotMirror { device, layout } => not_mirror(f, device, layout),
             Self::LateCommands { device, commands } => late_commands(f, device, *commands),
             Self::LabelGone { device } => write!(f, "{device} has lost this pool's label"),
-            Self::Diverged { device, .. } => write!(
-                f,
-                "{device} was written apart from the pool, and what it holds is of another history"
-            ),
+            Self::Diverged { device, .. } => diverged(f, device),
             Self::Member { device, error } => member(f, device, error),
             Self::ConfigTooLarge(error) => write!(f, "{error}"),
             Self::DirtyLimit { usable_bytes, taken_bytes } => {
@@ -83,6 +81,15 @@ impl fmt::Display for AdminError {
             Self::Commit(error) => write!(f, "{error}"),
         }
     }
+}
+
+fn diverged(f: &mut fmt::Formatter<'_>, device: &str) -> fmt::Result {
+    let history = "and what it holds is of another history";
+    write!(f, "{device} was written apart from the pool, {history}")
+}
+
+fn is_itself(f: &mut fmt::Formatter<'_>, device: &str, path: &str) -> fmt::Result {
+    write!(f, "{path} is {device} itself, at another path")
 }
 
 fn not_mirror(f: &mut fmt::Formatter<'_>, device: &str, layout: &Layout) -> fmt::Result {

@@ -1,0 +1,187 @@
+//! Devices that come back at another path, and are known by their labels.
+
+use std::rc::Rc;
+
+use forebay_device::IoBuf;
+use forebay_rt::Runtime;
+use forebay_units::Layout;
+
+use super::compression::scan_ended;
+use super::imports::{SIZE, check, make, write};
+use super::rack::Rack;
+use super::{names, spec, stamp, volume};
+use crate::spec::ImportOptions;
+use crate::status::Health;
+use crate::{AdminError, Opener, Opening, Pool};
+
+const DEVICES: [&str; 8] = ["a", "b", "l", "m", "there", "copy", "other", "empty"];
+
+/// A mirror of two with a log mirror, and 8 MiB of data.
+async fn mirror(rack: &Rc<Rack>) -> Rc<Pool> {
+    let pool = make(rack, Layout::Mirror, &["a", "b"], &["l", "m"]).await;
+    let v = pool.open_volume("v").unwrap();
+    v.write(1 << 20, stamp(8 << 20, 7), false).await.unwrap();
+    pool.sync().await.unwrap();
+    pool
+}
+
+/// What was at `from` is at `to` from here on.
+async fn moves(rack: &Rc<Rack>, from: &str, to: &str) {
+    copy(rack, from, to).await;
+    rack.pull(&[from]);
+}
+
+async fn copy(rack: &Rc<Rack>, from: &str, to: &str) {
+    let content = rack.device(from).read(0, IoBuf::zeroed(SIZE as usize)).await.unwrap();
+    rack.device(to).write(0, content.freeze(), true).await.unwrap();
+}
+
+fn states(pool: &Pool) -> Vec<(String, Health)> {
+    let status = pool.status();
+    let vdevs = status.groups.iter().chain(&status.logs);
+    let leaves = vdevs.flat_map(|vdev| &vdev.children);
+    leaves.map(|leaf| (leaf.name.clone(), leaf.state)).collect()
+}
+
+fn all_online(names: [&str; 4]) -> Vec<(String, Health)> {
+    names.map(|name| (name.to_owned(), Health::Online)).to_vec()
+}
+
+#[test]
+fn a_data_device_comes_back_at_another_path_and_only_misses_what_it_missed() {
+    let rack = Rack::new(&DEVICES, SIZE);
+    let mine = rack.clone();
+    Runtime::simulated(1).block_on(async move {
+        let pool = mirror(&mine).await;
+        pool.offline("b").await.unwrap();
+        write(&pool, 2).await;
+        pool.sync().await.unwrap();
+        moves(&mine, "b", "there").await;
+        pool.online("there").await.unwrap();
+        scan_ended(&pool).await;
+        assert_eq!(states(&pool), all_online(["a", "there", "l", "m"]));
+        let repaired_bytes = pool.status().scan.unwrap().repaired_bytes;
+        assert!((1..4 << 20).contains(&repaired_bytes), "{repaired_bytes}");
+        pool.export().await.unwrap();
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["a"]);
+        let paths = names(&["there", "l", "m"]);
+        let pool =
+            Pool::import(rack.host(1), &paths, "tank", &ImportOptions::default()).await.unwrap();
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_log_side_comes_back_at_another_path() {
+    let rack = Rack::new(&DEVICES, SIZE);
+    let mine = rack.clone();
+    Runtime::simulated(1).block_on(async move {
+        let pool = mirror(&mine).await;
+        mine.pull(&["l"]);
+        write(&pool, 2).await;
+        assert_eq!(pool.status().logs[0].children[0].state, Health::Faulted);
+        mine.put_back(&["l"]);
+        moves(&mine, "l", "there").await;
+        pool.online("there").await.unwrap();
+        assert_eq!(states(&pool), all_online(["a", "b", "there", "m"]));
+        write(&pool, 3).await;
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["m"]);
+        let paths = names(&["a", "b", "there", "m"]);
+        let pool =
+            Pool::import(rack.host(1), &paths, "tank", &ImportOptions::default()).await.unwrap();
+        check(&pool, 3).await;
+        pool.export().await.unwrap();
+    });
+}
+
+/// A machine on which each device is in two folders, and held by one opening at a time.
+struct TwoFolders {
+    rack: Rc<Rack>,
+    alone: Rc<dyn Opener>,
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+impl Opener for TwoFolders {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.alone.open(last(path))
+    }
+    fn open_to_look<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move { self.rack.open_here(last(path)) })
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+#[test]
+fn what_was_renamed_while_the_pool_had_it_open_is_opened_anew() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "l", "m"], SIZE);
+        let host = Rc::new(TwoFolders { rack: rack.clone(), alone: rack.locked() });
+        let shape = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pool = Pool::create(host, "tank", &shape).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        for (device, path) in [("b", "there/b"), ("m", "there/m")] {
+            rack.switches.unwritable.borrow_mut().insert(device.to_owned());
+            write(&pool, 2).await;
+            pool.sync().await.unwrap();
+            rack.switches.unwritable.borrow_mut().clear();
+            pool.online(path).await.unwrap();
+            scan_ended(&pool).await;
+        }
+        assert_eq!(states(&pool), all_online(["a", "there/b", "l", "there/m"]));
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_no_device_of_the_pool_or_a_copy_of_one_in_use_is_not_brought_online() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let pool = mirror(&rack).await;
+        let shape = spec(Layout::Raid0, &["other"], &[]);
+        let other = Pool::create(rack.host(1), "o", &shape).await.unwrap();
+        other.export().await.unwrap();
+        for path in ["other", "empty", "nothing"] {
+            let refused = pool.online(path).await.unwrap_err();
+            assert!(matches!(refused, AdminError::UnknownDevice { .. }), "{path}: {refused}");
+        }
+        for of in ["b", "l"] {
+            copy(&rack, of, "copy").await;
+            let refused = pool.online("copy").await.unwrap_err();
+            assert_eq!(refused, AdminError::InUseHere { device: of.into() });
+        }
+        assert_eq!(states(&pool), all_online(["a", "b", "l", "m"]));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_device_is_not_replaced_by_itself_from_another_path_unless_forced() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let pool = mirror(&rack).await;
+        pool.offline("b").await.unwrap();
+        moves(&rack, "b", "there").await;
+        let refused = pool.replace("b", Some("there"), false).await.unwrap_err();
+        let (pool_name, device, path) = ("tank".into(), "b".into(), "there".into());
+        assert_eq!(refused, AdminError::IsItself { pool: pool_name, device, path });
+        // A copy of the other device.
+        copy(&rack, "a", "copy").await;
+        let refused = pool.replace("b", Some("copy"), false).await.unwrap_err();
+        assert!(matches!(refused, AdminError::Candidate(_)), "{refused}");
+        pool.replace("b", Some("there"), true).await.unwrap();
+        scan_ended(&pool).await;
+        assert_eq!(states(&pool), all_online(["a", "there", "l", "m"]));
+        pool.export().await.unwrap();
+    });
+}
