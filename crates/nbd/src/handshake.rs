@@ -4,7 +4,7 @@
 //! With TLS the mode is FORCEDTLS: before `STARTTLS` every option gets `ERR_TLS_REQD` unread, and
 //! `EXPORT_NAME` ends the connection. `STARTTLS` discards what was negotiated before it.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use crate::message::{BlockSizes, InfoRequest, MetaRequest, OptionReply};
 use crate::wire::{
@@ -21,6 +21,9 @@ const MAX_SHOWN_NAME_BYTES: usize = 64;
 
 /// Metadata contexts that a client may choose: a block status reports all of them.
 const MAX_CONTEXTS: usize = 16;
+
+/// Further options that a client may send for each export, once it has listed the exports.
+pub(crate) const OPTIONS_FOR_EACH_EXPORT: u32 = 8;
 
 /// The handshake flags that this server offers.
 const OFFERED_FLAGS: u16 = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
@@ -179,6 +182,8 @@ pub struct Handshake {
     encryption: Encryption,
     options_left: u32,
     options_max: u32,
+    /// The client has listed the exports, which raised the limit for their number.
+    has_listed: bool,
     client_flags: Option<u32>,
     structured: bool,
     /// The metadata contexts that the client chose, and the export that it chose them for.
@@ -202,6 +207,7 @@ impl Handshake {
             encryption,
             options_left: options_max,
             options_max,
+            has_listed: false,
             client_flags: None,
             structured: false,
             contexts_for: None,
@@ -311,13 +317,7 @@ impl Handshake {
             option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
                 put_error(out, option, reply::ERR_INVALID, TAKES_NO_DATA);
             }
-            option::LIST => {
-                for (name, description) in lookup.list() {
-                    let entry = OptionReply::Server { name: &name, description: &description };
-                    put(out, option, &entry);
-                }
-                put(out, option, &OptionReply::Ack);
-            }
+            option::LIST => self.answer_list(lookup, out),
             option::STRUCTURED_REPLY => {
                 self.structured = true;
                 put(out, option, &OptionReply::Ack);
@@ -326,6 +326,21 @@ impl Handshake {
                 self.answer_meta(option, data, lookup, out);
             }
             other => put_error(out, other, reply::ERR_UNSUP, "this server does not support it"),
+        }
+    }
+
+    /// Answers `LIST`. Clients ask for each export after that, so the first list raises the limit.
+    fn answer_list(&mut self, lookup: &mut dyn Lookup, out: &mut Vec<u8>) {
+        let exports = lookup.list();
+        for (name, description) in &exports {
+            put(out, option::LIST, &OptionReply::Server { name, description });
+        }
+        put(out, option::LIST, &OptionReply::Ack);
+        if !mem::replace(&mut self.has_listed, true) {
+            let count = u32::try_from(exports.len()).unwrap_or(u32::MAX);
+            let more = count.saturating_mul(OPTIONS_FOR_EACH_EXPORT);
+            self.options_left = self.options_left.saturating_add(more);
+            self.options_max = self.options_max.saturating_add(more);
         }
     }
 

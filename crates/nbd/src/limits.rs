@@ -12,7 +12,8 @@ pub struct Limits {
     /// Connections at a time; the server closes further connections at once. An account other than
     /// the owner gets two thirds of what is free, and an eighth is for the owner alone.
     pub connections_max: usize,
-    /// Options that a client may send before transmission begins.
+    /// Options that a client may send before transmission begins, and eight more for each export
+    /// once it has listed them.
     pub options_max: u32,
     /// Time for the whole handshake.
     pub handshake_deadline: Nanos,

@@ -293,11 +293,29 @@ fn refused_options_get_their_errors_and_the_handshake_continues() {
 fn option_above_the_limit_ends_the_handshake() {
     let mut input = client_flags();
     for _ in 0..33 {
-        input.extend(option_bytes(option::LIST, &[]));
+        input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
     }
     let (end, out, _) = negotiate(&input, &[]);
     assert_eq!(end, End::Failed(HandshakeError::TooManyOptions(32)));
-    assert_eq!(kinds(&out).len(), 32 * 3);
+    assert_eq!(kinds(&out).len(), 32);
+}
+
+/// `nbdinfo --list` and `qemu-nbd --list` ask for each export over one connection.
+#[test]
+fn client_that_lists_the_exports_may_ask_for_each_of_them() {
+    let mut input = client_flags();
+    // The second list raises the limit no further.
+    for _ in 0..2 {
+        input.extend(option_bytes(option::LIST, &[]));
+    }
+    for _ in 0..32 - 2 + 2 * OPTIONS_FOR_EACH_EXPORT {
+        input.extend(meta(option::LIST_META_CONTEXT, "vol", &[]));
+    }
+    let (end, ..) = negotiate(&input, &[]);
+    assert_eq!(end, End::Waiting);
+    input.extend(go(option::INFO, "vol"));
+    let (end, ..) = negotiate(&input, &[]);
+    assert_eq!(end, End::Failed(HandshakeError::TooManyOptions(32 + 2 * OPTIONS_FOR_EACH_EXPORT)));
 }
 
 #[test]
