@@ -70,6 +70,8 @@ impl RemoteStore {
             let parsed = |name: &String| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>();
             settings.iter().find(|(name, _)| parsed(name).is_ok_and(|found| found == key))
         };
+        // Two spellings of one prefix are one place.
+        let prefix = prefix.trim_matches('/');
         let mut place = format!("{bucket}/{prefix}");
         let mut builder = AmazonS3Builder::new().with_retry(retry);
         for (key, value) in settings {
@@ -87,6 +89,7 @@ impl RemoteStore {
             builder = builder.with_checksum_algorithm(Checksum::CRC64NVME);
         }
         let endpoint = given(AmazonS3ConfigKey::Endpoint).map_or("", |(_, endpoint)| endpoint);
+        check_endpoint(endpoint)?;
         let is_plain = endpoint.starts_with("http://");
         if is_plain && given(AmazonS3ConfigKey::WebIdentityTokenFile).is_none() {
             // Nothing is asked over TLS, and a container may have no authorities.
@@ -108,6 +111,8 @@ impl RemoteStore {
     pub fn folder(name: &str, folder: &FilePath, exclusive: bool) -> Result<Rc<Self>, StoreError> {
         let refused = |text: String| StoreError::Refused { text };
         std::fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
+        // Two spellings of one folder are one place.
+        let folder = &folder.canonicalize().map_err(|error| refused(error.to_string()))?;
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| refused(first_line(&error)))?
             .with_fsync(true);
@@ -159,6 +164,21 @@ impl RemoteStore {
             Err(Error::Generic { store: "thread", source: "its thread has ended".into() })
         })
     }
+}
+
+/// Fails when requests could not be made to an endpoint: the library panics at each of them. An
+/// empty one is that of the region.
+fn check_endpoint(endpoint: &str) -> Result<(), StoreError> {
+    let parsed = reqwest::Url::parse(endpoint).ok();
+    let is_usable = |url: reqwest::Url| ["http", "https"].contains(&url.scheme()) && url.has_host();
+    if endpoint.is_empty() || parsed.is_some_and(is_usable) {
+        return Ok(());
+    }
+    let text = format!(
+        "the endpoint '{endpoint}' is no address: it begins with https:// or http://, such as \
+         https://store.example:7070"
+    );
+    Err(StoreError::Refused { text })
 }
 
 /// Whether requests to an endpoint leave this machine on no network.
@@ -336,5 +356,34 @@ mod tests {
         ] {
             assert!(!is_on_this_machine(endpoint), "{endpoint}");
         }
+    }
+    #[test]
+    fn endpoint_without_a_scheme_is_refused() {
+        for endpoint in ["", "http://127.0.0.1:7070", "https://store.example/base"] {
+            assert_eq!(check_endpoint(endpoint), Ok(()), "{endpoint}");
+        }
+        for endpoint in ["store", "10.0.0.2:7070", "localhost:7070", "http://", "ftp://store/"] {
+            let text = check_endpoint(endpoint).unwrap_err().to_string();
+            assert!(text.contains("begins with https://"), "{text}");
+        }
+    }
+
+    #[test]
+    fn store_is_opened_once_whatever_its_name_is_spelled_like() {
+        let folder = std::env::temp_dir().join(format!("forebay-spelled-{}", std::process::id()));
+        let again = folder.join("..").join(folder.file_name().unwrap());
+        rt::Runtime::real().expect("io_uring").block_on(async move {
+            let settings = [("aws_endpoint_url".to_owned(), "http://127.0.0.1:9".to_owned())];
+            let bucket = format!("b{}", std::process::id());
+            let s3 = |prefix| RemoteStore::s3("s3", (&bucket, prefix), &settings, true);
+            let first = s3("tank").unwrap();
+            assert!(matches!(s3("/tank"), Err(StoreError::InUse)));
+            assert!(matches!(s3("tank/"), Err(StoreError::InUse)));
+            drop(first);
+            let first = RemoteStore::folder("file", &folder, true).unwrap();
+            assert!(matches!(RemoteStore::folder("file", &again, true), Err(StoreError::InUse)));
+            drop(first);
+            std::fs::remove_dir_all(folder).unwrap();
+        });
     }
 }
