@@ -81,6 +81,7 @@ pub use admin::error::{
     AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
 };
 pub use admin::properties;
+pub use admin::volumes::MAX_VOLUME_BYTES;
 pub use cache_devices::CacheFault;
 pub use changes::ChangedRun;
 pub use commit::error::{CommitError, LabelPart, SuspendReason};

@@ -124,9 +124,10 @@ pub enum Command {
         forebay standby --take-over tank -d s3://backups/tank?size=2T -d nbds://10.0.0.2/log0 \
         --listen tcp:10.0.0.9:10809\n\n\
         It looks again every other second, and serves the pools from then on as 'forebay serve' \
-        does. A machine is silent when its heartbeat has not moved for four seconds. With \
-        --take-over the pool is then imported with -f: make sure that nothing else may take it, \
-        or that its devices fence the other machine, as those in object stores do.")]
+        does. A machine is silent when its heartbeat has not moved for four seconds, in an object \
+        store for ten. With --take-over the pool is then imported with -f: make sure that nothing \
+        else may take it, or that its devices fence the other machine, as those in object stores \
+        do.")]
     Standby(StandbyArgs),
     /// Measure performance.
     #[command(

@@ -131,7 +131,7 @@ pub struct ServeArgs {
     /// TLS.
     #[command(flatten)]
     pub security: SecurityArgs,
-    /// The pools; all known ones when none is named.
+    /// The pools. Without a name, 'forebay serve' serves all known ones.
     #[arg(value_name = "POOL")]
     pub pools: Vec<String>,
 }

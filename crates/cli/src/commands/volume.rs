@@ -1,9 +1,9 @@
 //! `forebay volume …`: one function for each verb.
 
 use forebay_attach::Volume;
-use forebay_pool::ReceiveOptions;
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
+use forebay_pool::{MAX_VOLUME_BYTES, ReceiveOptions};
 use forebay_units::parse_bytes;
 
 use super::outcome::Outcome;
@@ -191,8 +191,10 @@ async fn set(
 }
 
 fn checked_size(size_bytes: u64) -> Result<u64, Failure> {
-    if size_bytes == 0 || size_bytes % SIZE_UNIT_BYTES != 0 {
-        let near = (size_bytes / SIZE_UNIT_BYTES).saturating_add(1).saturating_mul(SIZE_UNIT_BYTES);
+    let near = size_bytes.max(1).checked_next_multiple_of(SIZE_UNIT_BYTES);
+    // Of what no volume can have, the pool says so.
+    let near = near.filter(|near| *near != size_bytes && *near <= MAX_VOLUME_BYTES);
+    if let Some(near) = near {
         let s = if size_bytes == 1 { "" } else { "s" };
         let message = format!("a volume cannot have {size_bytes} byte{s}");
         return Err(Failure::new(ErrorCode::VolumeSize, message)
@@ -228,4 +230,23 @@ async fn volumes(
     };
     volumes.retain(|volume| names.is_empty() || wanted(volume));
     Ok((volumes, complete))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_that_is_refused_is_answered_with_one_that_is_not() {
+        for (size_bytes, near) in
+            [(0_u64, 4096_u64), (1, 4096), (4097, 8192), ((1 << 50) - 1, 1 << 50)]
+        {
+            let hint = checked_size(size_bytes).unwrap_err().hint;
+            assert_eq!(hint, format!("use a multiple of 4096, such as {near}"));
+        }
+        // The pool refuses these.
+        for size_bytes in [4096, 1 << 50, (1_u64 << 50) + 1, u64::MAX] {
+            assert_eq!(checked_size(size_bytes).unwrap(), size_bytes);
+        }
+    }
 }

@@ -354,7 +354,10 @@ pub(super) fn volume_hint(error: &VolumeError) -> String {
         }
         VolumeError::DedupNeedsSparse { volume, has_refs: false }
         | VolumeError::CompressionNeedsSparse { volume } => {
-            format!("'forebay volume set reservation=none POOL/{volume}' makes it sparse")
+            format!(
+                "create it with -s, or 'forebay volume set reservation=none POOL/{volume}' makes \
+                 it sparse"
+            )
         }
         VolumeError::Receiving { name, is_underway: false } => format!(
             "'forebay volume get receive_resume_token {name}' shows how it goes on, 'forebay \
@@ -396,9 +399,7 @@ fn scrub_hint(error: &ScrubError) -> String {
 fn resume_hint(error: &ResumeError) -> String {
     match error {
         ResumeError::NotSuspended { .. } => String::new(),
-        ResumeError::TakenOver { pool } => {
-            format!("'forebay pool export -f {pool}' lets go of what is left of it here")
-        }
+        ResumeError::TakenOver { pool } => let_go_hint(pool),
         ResumeError::CommandsUnderWay { .. } => {
             "try again when the device answers, or take it away".to_owned()
         }
@@ -431,7 +432,14 @@ fn reason_hint(reason: &SuspendReason) -> String {
     }
 }
 
+fn let_go_hint(pool: &str) -> String {
+    format!("'forebay pool export -f {pool}' lets go of what is left of it here")
+}
+
 fn suspended_hint(pool: &str, reason: &SuspendReason) -> String {
+    if *reason == SuspendReason::TakenOver {
+        return let_go_hint(pool);
+    }
     let steps = format!("'forebay pool clear {pool}' goes on; then repeat this");
     match reason_hint(reason) {
         hint if hint.is_empty() => steps,

@@ -1,5 +1,6 @@
 //! Codes and hints for errors of sending and receiving.
 
+use forebay_device::ErrorKind;
 use forebay_pool::{TransferError, VolumeError};
 
 use super::pool::{commit_hint, volume_code, volume_hint};
@@ -37,6 +38,10 @@ pub(super) fn hint(error: &TransferError) -> String {
         TransferError::OtherSource { .. } => "name the snapshot that the token is of".to_owned(),
         TransferError::NotOlder { .. } => {
             "'forebay volume list -t snapshot' shows the snapshots, oldest first".to_owned()
+        }
+        // The device is the volume: the pool is full, not what its devices lie on.
+        TransferError::Device(error) if error.kind == ErrorKind::NoSpace => {
+            "add devices, or destroy or trim what is not needed".to_owned()
         }
         TransferError::Stream(_)
         | TransferError::Device(_)

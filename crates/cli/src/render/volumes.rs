@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_pool::properties::VOLUME_PROPERTIES;
 use forebay_pool::status::{SnapshotStatus, VolumeStatus};
 use serde::Serialize;
 
@@ -35,11 +36,11 @@ fn value(listed: &ListedVolume, name: &str, exact: bool) -> Option<(String, &'st
     match name {
         "attached" => Some((listed.attached.clone().unwrap_or_else(|| "-".to_owned()), "-")),
         "name" => Some((volume.name.clone(), "-")),
-        // What the volume takes from the pool: its data, or the space set aside for it, and what
-        // only its snapshots hold.
+        // What the volume takes from the pool. What it has written since its newest snapshot is in
+        // the space set aside for it; what its snapshots have as well is beside that.
         "used" => {
-            let own = volume.used_bytes - volume.used_by_snapshots_bytes;
-            number(own.max(volume.reserved_bytes) + volume.used_by_snapshots_bytes)
+            let written = volume.written_bytes;
+            number(volume.used_bytes.saturating_sub(written) + written.max(volume.reserved_bytes))
         }
         "avail" | "available" => number(volume.available_bytes),
         "refer" | "referenced" => number(volume.referenced_bytes),
@@ -81,8 +82,8 @@ fn snapshot_value(snapshot: &SnapshotStatus, name: &str, exact: bool) -> Option<
         "creation" => history_time(snapshot.created_at),
         "clones" => list(&snapshot.clones),
         "holds" => list(&snapshot.holds),
-        "sync" | "avail" | "available" | "refreservation" => "-".to_owned(),
         other if is_computed_of_volume(other) => "-".to_owned(),
+        other if VOLUME_PROPERTIES.iter().any(|property| property.name == other) => "-".to_owned(),
         _ => return None,
     })
 }

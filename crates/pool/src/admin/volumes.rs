@@ -24,7 +24,7 @@ const WITH_DEDUP: u32 = 7;
 /// The version of pools from which on they compress.
 const WITH_COMPRESSION: u32 = 8;
 /// The largest volume, whose byte offsets fit the protocols' 64 bits with room to spare.
-const MAX_VOLUME_BYTES: u64 = 1 << 50;
+pub const MAX_VOLUME_BYTES: u64 = 1 << 50;
 
 pub(crate) fn check_size(size_bytes: u64) -> Result<(), VolumeError> {
     if size_bytes == 0 || size_bytes % BLOCK_BYTES != 0 || size_bytes > MAX_VOLUME_BYTES {

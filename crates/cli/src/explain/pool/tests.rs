@@ -2,7 +2,7 @@ use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind, LabelPart,
-    ScrubError, VolumeError,
+    ScrubError, SuspendReason, TransferError, VolumeError,
 };
 
 use super::importable_line;
@@ -36,7 +36,7 @@ fn refused_import_says_which_devices_lack_and_what_helps() {
 fn errors_of_each_family_name_the_command_that_helps() {
     let pool = || "tank".to_owned();
     let device = || "/srv/d0".to_owned();
-    let failures: [(Failure, ErrorCode, &str); 6] = [
+    let failures: [(Failure, ErrorCode, &str); 8] = [
         (
             AdminError::SideOfLog { pool: pool(), device: device(), mirror: 1 }.into(),
             ErrorCode::PoolError,
@@ -67,6 +67,16 @@ fn errors_of_each_family_name_the_command_that_helps() {
             .into(),
             ErrorCode::NoSpace,
             "make room where its device files lie, and try again",
+        ),
+        (
+            AdminError::Suspended { pool: pool(), reason: SuspendReason::TakenOver }.into(),
+            ErrorCode::PoolError,
+            "'forebay pool export -f tank' lets go of what is left of it here",
+        ),
+        (
+            TransferError::Device(full()).into(),
+            ErrorCode::NoSpace,
+            "add devices, or destroy or trim what is not needed",
         ),
         (
             ScrubError::InProgress { pool: pool() }.into(),

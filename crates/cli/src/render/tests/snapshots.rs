@@ -26,11 +26,14 @@ fn snapshots_are_listed_after_their_volume() {
     assert_eq!(
         volume_list(&listed, ListedKind::All, &fields, BY_NAME, SCRIPT).unwrap(),
         "tank/sparse\t1342177280\t1073741824\t-\t-\t-\n\
-         tank/vol0\t8858370048\t1073741824\t-\t-\t-\n\
+         tank/vol0\t9663676416\t1073741824\t-\t-\t-\n\
          tank/vol0@monday\t134217728\t1073741824\ttank/sparse\tbackup\t1700000000\n\
          tank/vol0@friday\t134217728\t1073741824\t-\tbackup\t1700000000\n"
     );
     let listed = Versions { volumes: Vec::new(), snapshots };
+    let fields = words(&["name", "compression", "snapshot_every", "refreserv", "available"]);
+    let text = volume_list(&listed, ListedKind::Snapshot, &fields, BY_NAME, SCRIPT).unwrap();
+    assert_eq!(text, "tank/vol0@monday\t-\t-\t-\t-\ntank/vol0@friday\t-\t-\t-\t-\n");
     golden(
         "snapshot-list.json",
         &volume_list(&listed, ListedKind::Snapshot, &[], BY_NAME, JSON).unwrap(),

@@ -234,8 +234,8 @@ fn dedup_needs(f: &mut fmt::Formatter<'_>, volume: &str, has_refs: bool) -> fmt:
     }
     write!(
         f,
-        "volume '{volume}' has de-duplicated or compressed blocks, so no space can be set aside \
-         for it"
+        "volume '{volume}' is de-duplicated or compressed, or has blocks that are, so no space \
+         can be set aside for it"
     )
 }
 
