@@ -62,7 +62,7 @@ impl Pool {
     }
 
     /// Log devices that have failed, or were away when the pool was imported.
-    fn lost_sides(&self) -> Vec<String> {
+    pub(crate) fn lost_sides(&self) -> Vec<String> {
         let (config, devices) = (self.config.borrow(), self.devices.borrow());
         let sides = config.logs.iter().flat_map(|ring| &ring.sides);
         let is_open = |device: u32| devices.contains_key(&DeviceId(device));

@@ -33,7 +33,10 @@ impl Pool {
             // It may be the one that is still open, whose lock is exclusive.
             self.close_out_of_use(&found)?;
         }
-        let open = match self.held(id) {
+        // A connection that another client has overtaken still reads the label, and never writes.
+        let is_reconnected =
+            self.lost_sides().contains(&path) && self.opener.source().answers(&path).is_some();
+        let open = match self.held(id).filter(|_| !is_reconnected) {
             Some(held) if self.carries_label(&held, found.device).await => held,
             // The device was closed or does not answer. It may have come back under its name.
             held => match (self.opener.open(&path).await, held) {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_device::layers::SingleWriter;
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::Shelf;
@@ -260,6 +261,48 @@ fn an_import_without_a_side_takes_it_back_and_leaves_the_others_alone() {
         };
         assert_eq!(pool.events().iter().filter(|event| returns(event)).count(), 1);
         check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+/// As [`Far`]; one client at a time writes to side `m`, as `forebay log-target` has it.
+struct Fenced(Far, Rc<SingleWriter>);
+
+impl Opener for Fenced {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        match path {
+            "m" => Box::pin(async { Ok(self.1.open() as Device) }),
+            other => self.0.open(other),
+        }
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+    fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
+        self.0.answers(path)
+    }
+}
+
+#[test]
+fn a_side_that_another_client_has_written_to_is_opened_anew() {
+    let mirrored = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+    let rack = Rack::new(&ALL, SIZE);
+    Runtime::simulated(7).block_on(async move {
+        let target = SingleWriter::new(rack.open_here("m").unwrap());
+        let opener = Rc::new(Fenced(Far(rack.clone()), target.clone()));
+        let pool = Pool::create(opener, "tank", &mirrored).await.unwrap();
+        pool.create_volume(&volume(1 << 20)).await.unwrap();
+        let volume = pool.open_volume("v").unwrap();
+        // The last write of the owner before, which came after this one had connected.
+        let before: Device = target.open();
+        let held = before.read(0, IoBuf::zeroed(4096)).await.unwrap().freeze();
+        before.write(0, held, true).await.unwrap();
+        volume.write(0, stamp(4096, 1), true).await.unwrap();
+        rt::sleep(Nanos::from_secs(15)).await;
+        volume.write(0, stamp(4096, 2), true).await.unwrap();
+        assert_eq!(pool.summary().health, Health::Online, "{:?}", pool.events());
+        let fails = |event: &PoolEvent| matches!(event, PoolEvent::LogDeviceFailed { .. });
+        assert_eq!(pool.events().iter().filter(|event| fails(event)).count(), 1);
         pool.export().await.unwrap();
     });
 }
