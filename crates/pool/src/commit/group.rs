@@ -570,3 +570,6 @@ impl Pool {
         rt::model_work(work::run(blocks as usize));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use forebay_device::IoBuf;
+use forebay_format::snapshot::Snapshot;
 use forebay_rt::Runtime;
 use forebay_segment::Choice;
 use forebay_units::{Layout, VolumeId};
@@ -47,6 +48,34 @@ fn the_journal_has_room_for_the_changes_of_a_group() {
         };
         pool.create_volume(&shared).await.unwrap();
         assert!(room_bytes(&pool) > 4 * change_bytes);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn the_journal_has_room_for_what_a_group_lets_go_of() {
+    // 256 leaves of 512 blocks, each with an address and a checksum.
+    const LET_GO_BYTES: u64 = 256 * 512 * 16;
+    Runtime::simulated(6).block_on(async {
+        let pool = scattered().await;
+        assert_eq!(pool.let_go_bytes(), 0);
+        let goes_back = || vec![VolumeId(pool.volumes()[0].id)];
+        for end in [&pool.snapshots.wanted, &pool.snapshots.syncing] {
+            end.borrow_mut().partly_rolled_back = goes_back();
+            assert!(pool.let_go_bytes() >= LET_GO_BYTES);
+            end.take();
+        }
+        pool.take_snapshots(&["v@s".to_owned()]).await.unwrap();
+        assert_eq!(pool.let_go_bytes(), 0);
+        let snapshot = pool.snapshots.of(goes_back()[0]).remove(0);
+        pool.snapshots.insert(Snapshot { is_dying: true, ..snapshot });
+        let of_dying = pool.let_go_bytes();
+        assert!(of_dying >= LET_GO_BYTES);
+        pool.snapshots.wanted.borrow_mut().partly_rolled_back = goes_back();
+        assert!(pool.let_go_bytes() >= 2 * LET_GO_BYTES);
+        let keep = pool.journal_keep(0) - pool.limits.get().map_reserve_segments;
+        assert!(u64::from(keep + 1) * pool.journal_segment_bytes() >= 2 * LET_GO_BYTES);
+        pool.snapshots.wanted.take();
         pool.export().await.unwrap();
     });
 }

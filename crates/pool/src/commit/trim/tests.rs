@@ -214,3 +214,32 @@ fn an_export_discards_what_a_task_that_it_ends_has_left() {
         });
     }
 }
+
+#[test]
+fn nothing_is_discarded_where_that_is_not_wanted() {
+    Runtime::simulated(9).block_on(async {
+        let (opener, slow) = slow(128 << 20);
+        let spec = PoolSpec {
+            groups: vec![GroupSpec { layout: Layout::Raid0, devices: vec!["d".into()] }],
+            properties: [("autotrim".to_owned(), "off".to_owned())].into(),
+            ..PoolSpec::default()
+        };
+        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
+        let size_bytes = 8u64 << 20;
+        let volume =
+            VolumeSpec { name: "v".into(), size_bytes, sparse: false, properties: BTreeMap::new() };
+        pool.create_volume(&volume).await.unwrap();
+        let device = pool.open_volume("v").unwrap();
+        let begun = slow.discards.get();
+        for round in 0..8u8 {
+            for at in (0..size_bytes).step_by(1 << 20) {
+                let data = IoBuf::copy_of(&[round; 1 << 20]).freeze();
+                device.write(at, data, false).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+        }
+        rt::sleep(Nanos::from_secs(120)).await;
+        pool.export().await.unwrap();
+        assert_eq!(slow.discards.get(), begun);
+    });
+}
