@@ -6,6 +6,7 @@ macro_rules! assert_kind {
     }};
 }
 
+mod after_snapshots;
 mod backrefs;
 mod beside_commands;
 mod beside_roots;
@@ -44,7 +45,9 @@ mod log_sides;
 mod map_memory;
 mod mirrored_memory;
 mod multihost;
+mod needed_labels;
 mod object_stores;
+mod old_groups;
 mod openings;
 mod polls;
 mod promotions;

@@ -185,18 +185,22 @@ where
 
 #[test]
 fn blocks_past_a_smaller_size_are_gone_at_every_crash_point() {
-    for volume in [volume(4 << 20), sparse("v", 4 << 20, &[("compression", "lz4")])] {
+    let compressed = sparse("v", 4 << 20, &[("compression", "lz4")]);
+    // One block is cut off, or many.
+    for (volume, size) in
+        [(volume(4 << 20), 1 << 20), (compressed, 1 << 20), (volume(4 << 20), (4 << 20) - 4096)]
+    {
         for cut in (0..).step_by(3) {
             let rack = Rack::new(&["a"], SIZE);
-            let failed = cut_during(&rack, volume.clone(), cut, |pool| async move {
-                pool.resize_volume("v", 1 << 20, true).await
+            let failed = cut_during(&rack, volume.clone(), cut, move |pool| async move {
+                pool.resize_volume("v", size, true).await
             });
-            imported(&rack, async |pool: Rc<Pool>| {
+            imported(&rack, async move |pool: Rc<Pool>| {
                 let v = pool.open_volume("v").unwrap();
-                expect(&v, 0, &content()[..1 << 20]).await;
-                if pool.get_volume("v").unwrap().size_bytes == 1 << 20 {
+                expect(&v, 0, &content()[..size as usize]).await;
+                if pool.get_volume("v").unwrap().size_bytes == size {
                     pool.resize_volume("v", 4 << 20, false).await.unwrap();
-                    expect(&v, 1 << 20, &vec![0; 3 << 20]).await;
+                    expect(&v, size, &vec![0; (4 << 20) - size as usize]).await;
                 } else {
                     expect(&v, 0, &content()).await;
                 }
@@ -251,21 +255,27 @@ fn what_a_smaller_clone_had_of_its_origin_is_gone_at_every_crash_point() {
 
 #[test]
 fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
-    for cut in (0..).step_by(3) {
-        let rack = Rack::new(&["a"], SIZE);
-        let failed = cut_during(&rack, volume(4 << 20), cut, |pool| async move {
-            pool.destroy_volume("v", false).await
-        });
-        imported(&rack, async |pool: Rc<Pool>| match pool.open_volume("v") {
-            Some(v) => expect(&v, 0, &content()).await,
-            None => {
-                let map = pool.store.map.borrow();
-                let held: u64 = map.volumes().map(|id| map.mapped_blocks(id)).sum();
-                assert_eq!(held, 0, "blocks that belong to nobody");
+    for has_snapshot in [false, true] {
+        for cut in (0..).step_by(3) {
+            let rack = Rack::new(&["a"], SIZE);
+            let failed = cut_during(&rack, volume(4 << 20), cut, move |pool| async move {
+                if has_snapshot {
+                    pool.take_snapshots(&names(&["v@s"])).await?;
+                }
+                pool.destroy_volume("v", has_snapshot).await
+            });
+            imported(&rack, async |pool: Rc<Pool>| match pool.open_volume("v") {
+                Some(v) => expect(&v, 0, &content()).await,
+                None => {
+                    let map = pool.store.map.borrow();
+                    let held: u64 = map.volumes().map(|id| map.mapped_blocks(id)).sum();
+                    assert_eq!(held, 0, "blocks that belong to nobody");
+                    assert!(pool.snapshots.volumes().is_empty(), "a snapshot of no volume");
+                }
+            });
+            if !failed {
+                break;
             }
-        });
-        if !failed {
-            return;
         }
     }
 }

@@ -1,0 +1,102 @@
+//! Labels that a device needs to have, and what has to fit into one.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::{ErrorKind, Operation};
+use forebay_format::label::{
+    SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS, label_offsets,
+};
+use forebay_rt::Runtime;
+use forebay_testkit::{Answer, Command, Decision, Script};
+use forebay_units::Layout;
+
+use super::rack::{Rack, memory, scripted};
+use super::{names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::ImportOptions;
+use crate::status::Health;
+
+const SIZE: u64 = 64 << 20;
+
+/// Fails the roots of device `b` when it is told to, and nothing else.
+#[derive(Default)]
+struct NoRoots {
+    is_on: Cell<bool>,
+}
+
+impl Script for NoRoots {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let roots =
+            SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES;
+        let at = command.offset_bytes;
+        let in_ring = |area: u64| at >= area && roots.contains(&(at - area));
+        let is_root =
+            command.operation == Operation::Write && label_offsets(SIZE).into_iter().any(in_ring);
+        let fails = self.is_on.get() && command.device == "b" && is_root;
+        Box::pin(async move {
+            match fails {
+                true => Decision::Fail(ErrorKind::Os { errno: 5 }),
+                false => Decision::Run,
+            }
+        })
+    }
+}
+
+// An import would find the root on one device, and call the other left behind.
+#[test]
+fn a_root_that_a_needed_device_did_not_take_does_not_count() {
+    for (layout, is_needed) in [(Layout::Raid0, true), (Layout::Mirror, false)] {
+        Runtime::simulated(1).block_on(async move {
+            let script = Rc::new(NoRoots::default());
+            let opener = scripted(memory(&["a", "b"], SIZE), script.clone());
+            let options = spec(layout, &["a", "b"], &[]);
+            let pool = Pool::create(opener, "tank", &options).await.unwrap();
+            pool.create_volume(&volume(8 << 20)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            script.is_on.set(true);
+            v.write(0, stamp(65536, 1), false).await.unwrap();
+            assert_eq!(pool.sync().await.is_err(), is_needed, "{layout:?}");
+            let expected = if is_needed { Health::Suspended } else { Health::Degraded };
+            assert_eq!(pool.summary().health, expected);
+        });
+    }
+}
+
+#[test]
+fn a_configuration_that_a_needed_device_did_not_take_does_not_count() {
+    for (layout, is_needed) in [(Layout::Raid0, true), (Layout::Mirror, false)] {
+        Runtime::simulated(2).block_on(async move {
+            let rack = Rack::new(&["a", "b"], SIZE);
+            let options = spec(layout, &["a", "b"], &[]);
+            let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+            rack.switches.unconfigurable.borrow_mut().insert("b".to_owned());
+            let created = pool.create_volume(&volume(8 << 20)).await;
+            assert_eq!(created.is_err(), is_needed, "{layout:?}");
+            let expected = if is_needed { Health::Suspended } else { Health::Degraded };
+            assert_eq!(pool.summary().health, expected);
+        });
+    }
+}
+
+#[test]
+fn a_configuration_that_would_not_fit_loses_its_oldest_lines_of_history() {
+    Runtime::simulated(3).block_on(async {
+        let shelf = memory(&["a"], SIZE);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        let line = |number: u32| format!("{number} {}", "x".repeat(500));
+        pool.config.borrow_mut().history = (0..4000).map(line).collect();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        let options = ImportOptions::default();
+        let pool = Pool::import(shelf, &names(&["a"]), "tank", &options).await.unwrap();
+        let kept = pool.history();
+        assert!((1..4000).contains(&kept.len()), "{} lines", kept.len());
+        assert_eq!(kept.last(), Some(&line(3999)));
+        assert_eq!(kept.first(), Some(&line(4000 - kept.len() as u32)));
+        assert!(pool.open_volume("v").is_some());
+        pool.export().await.unwrap();
+    });
+}
