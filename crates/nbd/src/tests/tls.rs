@@ -510,6 +510,39 @@ fn inconsistent_configurations_are_refused() {
 }
 
 #[test]
+fn file_that_is_refused_is_named() {
+    let folder = std::env::temp_dir().join(format!("forebay-nbd-pem-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: &str| {
+        let file = std::fs::File::create_new(folder.join(name));
+        std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
+    };
+    let ca = Authority::new("ca");
+    let (one, two) = (ca.server(), ca.server());
+    let damaged = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+    let all = [("cert", &*one.cert), ("key", &one.key), ("other", &two.key), ("damaged", damaged)];
+    all.iter().for_each(|(name, text)| write(name, text));
+    for (cert, key, client_ca, refused) in [
+        ("key", "key", None, "key"),
+        ("damaged", "key", None, "damaged"),
+        ("cert", "cert", None, "cert"),
+        ("cert", "other", None, "other"),
+        ("cert", "key", Some("other"), "other"),
+        ("cert", "key", Some("damaged"), "damaged"),
+    ] {
+        let path = |name: &str| folder.join(name);
+        let (cert, key, client_ca) = (path(cert), path(key), client_ca.map(path));
+        let files = TlsFiles { cert, key, client_ca, allow: None };
+        let said = TlsConfig::read(&files).unwrap_err().to_string();
+        assert!(said.starts_with(&format!("{}: ", path(refused).display())), "{said}");
+    }
+    write("ca-cert.pem", damaged);
+    let said = ClientTls::read(&folder).unwrap_err().to_string();
+    assert!(said.starts_with(&format!("{}: ", folder.join("ca-cert.pem").display())), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn uris_carry_tls_parameters() {
     let uri = Uri::parse("nbds://host/tank/a?tls-certificates=/etc/my%20keys").unwrap();
     let tls = uri.tls.clone().unwrap();

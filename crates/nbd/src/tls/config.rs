@@ -43,8 +43,12 @@ impl TlsConfig {
     /// # Errors
     /// A part is missing or malformed, or the key does not fit the certificate.
     pub fn from_pem(cert: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> Result<Self, TlsError> {
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::KeyPem)?;
-        let chain = certificates(cert)?;
+        let client_ca = client_ca.map(Pem::of);
+        Self::build(&Pem::of(cert), &Pem::of(key), client_ca.as_ref())
+    }
+
+    fn build(cert: &Pem, key: &Pem, client_ca: Option<&Pem>) -> Result<Self, TlsError> {
+        let (chain, secret) = (cert.certificates()?, key.private_key()?);
         let provider = provider();
         let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -52,12 +56,13 @@ impl TlsConfig {
         let builder = match client_ca {
             None => builder.with_no_client_auth(),
             Some(ca) => builder.with_client_cert_verifier(
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider)
+                WebPkiClientVerifier::builder_with_provider(Arc::new(ca.roots()?), provider)
                     .build()
-                    .map_err(TlsError::ClientCa)?,
+                    .map_err(|e| ca.blame(TlsError::ClientCa(e)))?,
             ),
         };
-        let mut server = builder.with_single_cert(chain, key).map_err(TlsError::Key)?;
+        let made = builder.with_single_cert(chain, secret);
+        let mut server = made.map_err(|e| blame_one_of(cert, key, e))?;
         server.send_tls13_tickets = 0;
         let server = Arc::new(server);
         Ok(Self { server, requires_client_certificate: client_ca.is_some(), allow: None })
@@ -80,8 +85,8 @@ impl TlsConfig {
     /// # Errors
     /// As [`TlsConfig::from_pem`], or a file cannot be read.
     pub fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        let ca = files.client_ca.as_deref().map(read).transpose()?;
-        let config = Self::from_pem(&read(&files.cert)?, &read(&files.key)?, ca.as_deref())?;
+        let ca = files.client_ca.as_deref().map(Pem::read).transpose()?;
+        let config = Self::build(&Pem::read(&files.cert)?, &Pem::read(&files.key)?, ca.as_ref())?;
         let Some(path) = &files.allow else { return Ok(config) };
         let text = String::from_utf8(read(path)?).map_err(|e| TlsError::File {
             path: path.clone(),
@@ -115,15 +120,19 @@ impl ClientTls {
     /// # Errors
     /// A part is missing or malformed, or the key does not fit the certificate.
     pub fn from_pem(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+        Self::build(&Pem::of(ca), own.map(|(cert, key)| (Pem::of(cert), Pem::of(key))))
+    }
+
+    fn build(ca: &Pem, own: Option<(Pem, Pem)>) -> Result<Self, TlsError> {
         let builder = ClientConfig::builder_with_details(provider(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("the provider has suites of TLS 1.3")
-            .with_root_certificates(roots(ca)?);
+            .with_root_certificates(ca.roots()?);
         let mut config = match own {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::KeyPem)?;
-                builder.with_client_auth_cert(certificates(cert)?, key).map_err(TlsError::Key)?
+                let made = builder.with_client_auth_cert(cert.certificates()?, key.private_key()?);
+                made.map_err(|e| blame_one_of(&cert, &key, e))?
             }
         };
         config.resumption = rustls::client::Resumption::disabled();
@@ -136,12 +145,12 @@ impl ClientTls {
     /// # Errors
     /// As [`ClientTls::from_pem`], or a file cannot be read.
     pub fn read(folder: &Path) -> Result<Self, TlsError> {
-        let ca = read(&folder.join("ca-cert.pem"))?;
+        let ca = Pem::read(&folder.join("ca-cert.pem"))?;
         let (cert, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
         if !cert.exists() && !key.exists() {
-            return Self::from_pem(&ca, None);
+            return Self::build(&ca, None);
         }
-        Self::from_pem(&ca, Some((&read(&cert)?, &read(&key)?)))
+        Self::build(&ca, Some((Pem::read(&cert)?, Pem::read(&key)?)))
     }
 
     /// A connection to a server that must prove the name `host`.
@@ -167,21 +176,58 @@ impl TimeProvider for Clock {
     }
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match all {
-        Ok(all) if all.is_empty() => Err(TlsError::NoCertificate),
-        Ok(all) => Ok(all),
-        Err(e) => Err(TlsError::CertificatePem(e)),
+/// The content of a PEM file, and which file that is, if it is known.
+struct Pem {
+    bytes: Vec<u8>,
+    path: Option<PathBuf>,
+}
+
+impl Pem {
+    fn of(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.to_vec(), path: None }
+    }
+
+    fn read(path: &Path) -> Result<Self, TlsError> {
+        Ok(Self { bytes: read(path)?, path: Some(path.to_owned()) })
+    }
+
+    /// `error` as one of this file.
+    fn blame(&self, error: TlsError) -> TlsError {
+        match self.path.clone() {
+            Some(path) => TlsError::InFile { path, error: Box::new(error) },
+            None => error,
+        }
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
+        match all {
+            Ok(all) if all.is_empty() => Err(self.blame(TlsError::NoCertificate)),
+            Ok(all) => Ok(all),
+            Err(e) => Err(self.blame(TlsError::CertificatePem(e))),
+        }
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        let key = PrivateKeyDer::from_pem_slice(&self.bytes);
+        key.map_err(|e| self.blame(TlsError::KeyPem(e)))
+    }
+
+    fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let mut store = RootCertStore::empty();
+        for certificate in self.certificates()? {
+            store.add(certificate).map_err(|e| self.blame(TlsError::Certificate(e)))?;
+        }
+        Ok(store)
     }
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
-    let mut store = RootCertStore::empty();
-    for certificate in certificates(pem)? {
-        store.add(certificate).map_err(TlsError::Certificate)?;
+/// What rustls has against a certificate with its key, as an error of one of them.
+fn blame_one_of(cert: &Pem, key: &Pem, error: rustls::Error) -> TlsError {
+    match error {
+        rustls::Error::InvalidCertificate(_) => cert.blame(TlsError::Certificate(error)),
+        other => key.blame(TlsError::Key(other)),
     }
-    Ok(store)
 }
 
 #[allow(clippy::disallowed_methods, reason = "files are read once, before serving begins")]

@@ -17,6 +17,13 @@ pub enum TlsError {
         /// The error of reading it.
         error: io::Error,
     },
+    /// A file holds something else than it should.
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<TlsError>,
+    },
     /// The PEM has no certificate.
     NoCertificate,
     /// The PEM of the certificates is malformed.
@@ -46,6 +53,7 @@ impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::InFile { path, error } => write!(f, "{}: {error}", path.display()),
             Self::NoCertificate => f.write_str("TLS certificate: the PEM has none"),
             Self::CertificatePem(e) => write!(f, "TLS certificate: {e}"),
             Self::Certificate(e) => write!(f, "TLS certificate: {e}"),
