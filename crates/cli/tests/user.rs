@@ -424,7 +424,7 @@ fn reservation_makes_volume_thick_or_thin() {
     assert_eq!((get("refreservation"), available()), (reserved, thick));
     scratch.refused("volume set reservation=some tank/vol0", 1, "auto or none");
     scratch.run("volume create -V 10G -o reservation=none tank/thin");
-    scratch.refused("volume set reservation=auto tank/thin", 1, "the volume needs 10G");
+    scratch.refused("volume set reservation=auto tank/thin", 1, "the reservation needs 10G");
 }
 
 #[test]

@@ -17,8 +17,9 @@ impl PoolError {
             Self::Import(error) => of_import(&error.kind),
             Self::Admin(error) => of_admin(error),
             Self::Volume(VolumeError::Commit(error)) | Self::Commit(error) => of_commit(error),
+            Self::Volume(VolumeError::Suspended { reason, .. })
+            | Self::Close(CloseError::Suspended { reason, .. }) => of_reason(reason),
             Self::Volume(_) => Vec::new(),
-            Self::Close(CloseError::Suspended { reason, .. }) => of_reason(reason),
             Self::Close(CloseError::Closing { .. } | CloseError::JournalDamaged { .. }) => {
                 Vec::new()
             }

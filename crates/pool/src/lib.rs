@@ -78,7 +78,8 @@ pub use forebay_segment::SegmentError;
 
 pub use admin::candidate::describe_content;
 pub use admin::error::{
-    AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
+    AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, SpaceFor,
+    VolumeError,
 };
 pub use admin::properties;
 pub use admin::volumes::MAX_VOLUME_BYTES;

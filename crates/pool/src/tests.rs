@@ -68,6 +68,7 @@ mod snapshots;
 mod space_accounts;
 mod spares;
 mod stored_streams;
+mod suspended_commands;
 mod takeovers;
 mod transfers;
 mod turns;

@@ -9,7 +9,7 @@ use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, ArrayError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind,
     MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ResumeError, ScrubError,
-    SegmentError, SuspendReason, TransferError, VolumeError,
+    SegmentError, SpaceFor, SuspendReason, TransferError, VolumeError,
 };
 
 use super::Explain;
@@ -20,7 +20,7 @@ const LOOK_ELSEWHERE: &str =
     "bring devices back ('forebay pool import -d DIR' looks for them elsewhere)";
 const GIVE_UP_SOURCES: &str = "bring them back, or use -f to give up what they alone have";
 const NO_MACHINE: &str = "use -f to import it if you are sure that no machine uses it";
-const MAKE_ROOM: &str = "make room where its device files lie, and try again";
+const MAKE_ROOM: &str = "make room where its device files lie";
 
 impl Explain for PoolError {
     fn code(&self) -> ErrorCode {
@@ -52,7 +52,9 @@ impl Explain for PoolError {
             Self::Transfer(error) => super::transfer::hint(error),
         };
         match hint {
-            hint if hint.is_empty() && is_out_of_space(self) => MAKE_ROOM.to_owned(),
+            hint if !is_out_of_space(self) => hint,
+            hint if hint.is_empty() => format!("{MAKE_ROOM}, and try again"),
+            hint if is_suspended(self) => format!("{MAKE_ROOM}; {hint}"),
             hint => hint,
         }
     }
@@ -85,6 +87,17 @@ explained!(
 /// Whether a device or the pool was full.
 fn is_out_of_space(error: &PoolError) -> bool {
     error.device_errors().iter().any(|error| error.kind == ErrorKind::NoSpace)
+}
+
+fn is_suspended(error: &PoolError) -> bool {
+    matches!(
+        error,
+        PoolError::Admin(
+            AdminError::Suspended { .. } | AdminError::Commit(CommitError::Suspended(_))
+        ) | PoolError::Volume(
+            VolumeError::Suspended { .. } | VolumeError::Commit(CommitError::Suspended(_))
+        )
+    )
 }
 
 fn import_code(kind: &ImportErrorKind) -> ErrorCode {
@@ -258,7 +271,7 @@ fn admin_hint(error: &AdminError) -> String {
         AdminError::ConfigTooLarge(_) => "it has too many volumes or devices".to_owned(),
         AdminError::DirtyLimit { .. } => "give a lower one".to_owned(),
         AdminError::Name(NameError::Reserved { .. }) => "choose another name".to_owned(),
-        AdminError::Commit(error) => commit_hint(error),
+        AdminError::Commit(error) => unfinished_hint(error),
         _ => String::new(),
     }
 }
@@ -320,7 +333,7 @@ pub(super) fn volume_hint(error: &VolumeError) -> String {
             format!("'forebay volume list {pool}' lists those that are")
         }
         VolumeError::Exists { .. } => "choose another name".to_owned(),
-        VolumeError::NoSpace { is_growing: false, .. } => {
+        VolumeError::NoSpace { wanted_for: SpaceFor::Volume, .. } => {
             "make it smaller, or sparse (-s)".to_owned()
         }
         VolumeError::NoSpace { .. } => {
@@ -328,7 +341,8 @@ pub(super) fn volume_hint(error: &VolumeError) -> String {
         }
         VolumeError::WouldShrink { .. } => "'forebay volume resize -f' does so".to_owned(),
         VolumeError::ConfigTooLarge(_) => "it has too many volumes or devices".to_owned(),
-        VolumeError::Commit(error) => commit_hint(error),
+        VolumeError::Commit(error) => unfinished_hint(error),
+        VolumeError::Suspended { pool, reason } => suspended_hint(pool, reason),
         VolumeError::NoSnapshot { pool, .. } => {
             format!("'forebay volume list -t snapshot {pool}' lists those that are")
         }
@@ -421,6 +435,16 @@ pub(super) fn commit_hint(error: &CommitError) -> String {
         }
         _ => String::new(),
     }
+}
+
+/// The same for a change that was begun: a pool that was suspended meanwhile may have it or not.
+fn unfinished_hint(error: &CommitError) -> String {
+    let hint = commit_hint(error);
+    if !matches!(error, CommitError::Suspended(_)) {
+        return hint;
+    }
+    let unknown = "whether the change was made shows when the pool goes on ('forebay pool clear')";
+    if hint.is_empty() { unknown.to_owned() } else { format!("{unknown}; {hint}") }
 }
 
 fn reason_hint(reason: &SuspendReason) -> String {

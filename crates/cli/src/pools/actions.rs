@@ -139,6 +139,7 @@ pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, b
 
 /// Fails if the pool would refuse such an action, before a client is cut off for it.
 pub(super) async fn check_take_away(pool: &Pool, action: &Action) -> Result<(), Failure> {
+    pool.check_not_suspended()?;
     match action {
         Action::VolumeDestroy { volume, recursive, .. } => {
             pool.check_destroy_volume(volume, *recursive)?;

@@ -311,6 +311,23 @@ pub enum NameError {
     },
 }
 
+/// What a command on a volume needs space for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceFor {
+    /// A new volume.
+    Volume,
+    /// A volume that was to grow.
+    Growth,
+    /// What a volume was to have set aside.
+    Reservation,
+    /// What a snapshot holds beside the reservation of its volume.
+    Snapshot,
+    /// The way back to a snapshot.
+    Rollback,
+    /// The exchange of a clone and its origin.
+    Promotion,
+}
+
 /// Why a command on a volume failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeError {
@@ -438,7 +455,7 @@ pub enum VolumeError {
         /// The largest possible one.
         limit_bytes: u64,
     },
-    /// The pool has too little space for the volume, or for it to grow.
+    /// The pool has too little space for what the command needs it for.
     NoSpace {
         /// The pool.
         pool: String,
@@ -446,8 +463,8 @@ pub enum VolumeError {
         free_bytes: u64,
         /// Bytes that are needed.
         needed_bytes: u64,
-        /// Whether the volume exists, and was to grow.
-        is_growing: bool,
+        /// What needs them.
+        wanted_for: SpaceFor,
     },
     /// The volume would become smaller, and lose what lies past its new end.
     WouldShrink {
@@ -464,8 +481,16 @@ pub enum VolumeError {
     Property(PropertyError),
     /// A name cannot be given.
     Name(NameError),
-    /// The change could not be committed.
+    /// The change could not be committed. If the pool was suspended meanwhile, the change may be
+    /// there or not when it goes on.
     Commit(CommitError),
+    /// The pool is suspended; nothing was changed.
+    Suspended {
+        /// The pool.
+        pool: String,
+        /// Why.
+        reason: SuspendReason,
+    },
 }
 
 /// Why a pool was not exported, destroyed or ended well.

@@ -23,7 +23,7 @@ use forebay_rt::sync::MutexGuard;
 use forebay_units::BLOCK_BYTES;
 
 use crate::Pool;
-use crate::admin::error::{AdminError, CloseError};
+use crate::admin::error::{AdminError, CloseError, VolumeError};
 use crate::admin::properties::{POOL_PROPERTIES, check_property, effective};
 use crate::admin::volumes::check_fits;
 use crate::commit::error::CommitError;
@@ -175,6 +175,13 @@ impl Pool {
         if self.lifecycle.closing.get() {
             return Err(AdminError::Closing { pool: self.name() });
         }
+        Ok(turn)
+    }
+
+    /// The turn of a command on volumes or snapshots, which is refused in the same way.
+    pub(crate) async fn volume_turn(&self) -> Result<MutexGuard<'_, ()>, VolumeError> {
+        let turn = self.admin.lock().await;
+        self.check_not_suspended()?;
         Ok(turn)
     }
 

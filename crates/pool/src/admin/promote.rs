@@ -8,7 +8,7 @@ use forebay_format::snapshot::Snapshot;
 use forebay_units::{BLOCK_BYTES, VolumeId};
 
 use crate::Pool;
-use crate::admin::error::VolumeError;
+use crate::admin::error::{SpaceFor, VolumeError};
 use crate::admin::volumes::check_fits;
 use crate::volume::VolumeState;
 
@@ -28,7 +28,7 @@ impl Pool {
     /// Makes the origin of a clone, and the snapshots that are older, the clone's own. The volume
     /// that they were of becomes a clone of the origin. No version's content changes.
     pub async fn promote_volume(&self, name: &str) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let promotion = self.promotion_of(name)?;
         promotion.moving.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
         // Clients write until the group is closed, and must not take this.
@@ -104,7 +104,7 @@ impl Pool {
         let map = self.store.map.borrow();
         let needed_bytes = versions.map(|id| map.entries(id)).sum::<u64>() * ENTRY_BYTES;
         if needed_bytes / BLOCK_BYTES > self.free_blocks() {
-            return Err(self.no_space(needed_bytes, false));
+            return Err(self.no_space(needed_bytes, SpaceFor::Promotion));
         }
         Ok(needed_bytes / BLOCK_BYTES)
     }

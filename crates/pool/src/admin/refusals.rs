@@ -8,6 +8,14 @@ use crate::Pool;
 use crate::admin::error::VolumeError;
 
 impl Pool {
+    /// Whether each command on volumes refuses, because the pool is suspended.
+    pub fn check_not_suspended(&self) -> Result<(), VolumeError> {
+        match self.lifecycle.stopped.borrow().clone() {
+            Some(reason) => Err(VolumeError::Suspended { pool: self.name(), reason }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether [`Pool::destroy_volume`] refuses.
     pub fn check_destroy_volume(&self, name: &str, recursive: bool) -> Result<(), VolumeError> {
         self.volume_to_destroy(name, recursive).map(drop)

@@ -10,7 +10,7 @@ use forebay_format::superblock::VERSION;
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 
-use crate::admin::error::{AdminError, NameError, VolumeError};
+use crate::admin::error::{AdminError, NameError, SpaceFor, VolumeError};
 use crate::admin::properties::{VOLUME_PROPERTIES, check_property, check_snapshot_name};
 use crate::admin::volumes::check_fits;
 use crate::commit::error::CommitError;
@@ -72,7 +72,7 @@ impl Pool {
     /// Takes snapshots (`VOL@SNAP`), all of them at one instant: they hold what was answered before
     /// this call, and nothing that is asked for after it.
     pub async fn take_snapshots(&self, names: &[String]) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         self.snapshot_all(names).await
     }
 
@@ -123,7 +123,7 @@ impl Pool {
         match new.is_empty() || self.snapshots.contains(first) {
             true => Ok(first),
             // What was written until the group was closed left too little room.
-            false => Err(self.no_space(needed() * BLOCK_BYTES, false)),
+            false => Err(self.no_space(needed() * BLOCK_BYTES, SpaceFor::Snapshot)),
         }
     }
 
@@ -136,7 +136,7 @@ impl Pool {
         created_at: u64,
     ) -> Result<VolumeId, VolumeError> {
         if needed > self.free_blocks() {
-            return Err(self.no_space(needed * BLOCK_BYTES, false));
+            return Err(self.no_space(needed * BLOCK_BYTES, SpaceFor::Snapshot));
         }
         self.promise_blocks(needed as i64);
         let first = self.next_id();
@@ -200,7 +200,7 @@ impl Pool {
     /// Destroys snapshots (`VOL@SNAP`), all or none. Their names are free when this returns; their
     /// blocks become free with the groups that follow.
     pub async fn destroy_snapshots(&self, names: &[String]) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         self.destroy_all(names).await
     }
 
@@ -264,7 +264,7 @@ impl Pool {
         name: &str,
         destroy_newer: bool,
     ) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let (volume, snapshot, newer) = self.newer_to_destroy(name, destroy_newer)?;
         self.go_back(&volume, &snapshot, newer).await
     }
@@ -395,7 +395,7 @@ impl Pool {
         if !volume.sparse.get() {
             self.wait_for_room(grown).await?;
             if grown > self.free_blocks() {
-                return Err(self.no_space(grown * BLOCK_BYTES, true));
+                return Err(self.no_space(grown * BLOCK_BYTES, SpaceFor::Rollback));
             }
         }
         let newer = self.snapshots.of(volume.id).into_iter().filter(|s| s.id >= snapshot.id);
@@ -403,14 +403,14 @@ impl Pool {
         let entries: u64 = newer.map(|snapshot| map.entries(snapshot.id)).sum();
         let needed = entries * ENTRY_BYTES;
         if needed / BLOCK_BYTES > self.free_blocks() {
-            return Err(self.no_space(needed, false));
+            return Err(self.no_space(needed, SpaceFor::Rollback));
         }
         Ok((grown, needed / BLOCK_BYTES))
     }
 
     /// Creates a volume that begins as snapshot `VOL@SNAP`, and takes space only for what differs.
     pub async fn clone_snapshot(&self, name: &str, spec: &CloneSpec) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let (_, snapshot) = self.snapshot_named(name)?;
         self.check_new_name(&spec.name)?;
         for (name, value) in &spec.properties {
@@ -446,7 +446,7 @@ impl Pool {
 
     /// Gives snapshot `VOL@SNAP` another name, `new` (without the volume's).
     pub async fn rename_snapshot(&self, name: &str, new: &str) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let snapshot = self.snapshot_to_rename(name, new)?;
         self.snapshots.close(snapshot.id);
         self.snapshots.insert(Snapshot { name: new.to_owned(), ..snapshot });
@@ -475,7 +475,7 @@ impl Pool {
         tag: &str,
         release: bool,
     ) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let (_, mut snapshot) = self.snapshot_named(name)?;
         check_snapshot_name(tag)?;
         let at = snapshot.holds.iter().position(|held| held == tag);

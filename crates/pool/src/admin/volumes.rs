@@ -8,7 +8,7 @@ use forebay_format::config::{PoolConfig, VolumeConfig};
 use forebay_map::Map;
 use forebay_units::{BLOCK_BYTES, VolumeId};
 
-use crate::admin::error::{ConfigTooLarge, VolumeError};
+use crate::admin::error::{ConfigTooLarge, SpaceFor, VolumeError};
 use crate::admin::properties::{
     COMPRESSION, DEDUP, RESERVATION, VOLUME_PROPERTIES, check_property, check_volume_name,
     effective,
@@ -145,7 +145,7 @@ impl Pool {
 
     /// Creates a volume. It can be written when this returns.
     pub async fn create_volume(&self, spec: &VolumeSpec) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         self.check_new_name(&spec.name)?;
         check_size(spec.size_bytes)?;
         for (name, value) in &spec.properties {
@@ -166,7 +166,7 @@ impl Pool {
         if !spec.sparse {
             self.wait_for_room(blocks).await?;
             if blocks > self.free_blocks() {
-                return Err(self.no_space(spec.size_bytes, false));
+                return Err(self.no_space(spec.size_bytes, SpaceFor::Volume));
             }
         }
         // The volume owns its space from here on: clients write to others while it is committed.
@@ -213,9 +213,9 @@ impl Pool {
         }
     }
 
-    pub(crate) fn no_space(&self, needed_bytes: u64, is_growing: bool) -> VolumeError {
+    pub(crate) fn no_space(&self, needed_bytes: u64, wanted_for: SpaceFor) -> VolumeError {
         let free_bytes = self.free_blocks() * BLOCK_BYTES;
-        VolumeError::NoSpace { pool: self.name(), free_bytes, needed_bytes, is_growing }
+        VolumeError::NoSpace { pool: self.name(), free_bytes, needed_bytes, wanted_for }
     }
 
     /// Whether the configuration fits its slot.
@@ -226,7 +226,7 @@ impl Pool {
     /// Destroys a volume and all its data. With `recursive`, its snapshots go too; without, a
     /// volume with snapshots is refused.
     pub async fn destroy_volume(&self, name: &str, recursive: bool) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let volume = self.volume_to_destroy(name, recursive)?;
         self.drop_volume(&volume).await
     }
@@ -281,7 +281,7 @@ impl Pool {
     /// Gives a volume another name. Its snapshots go with it; clients that have them open by the
     /// old name must be gone.
     pub async fn rename_volume(&self, name: &str, new: &str) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let (volume, config) = self.volume_to_rename(name, new)?;
         *self.config.borrow_mut() = config;
         self.sync.config_dirty.set(true);
@@ -317,7 +317,7 @@ impl Pool {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let volume = self.volume_named(name)?;
         self.check_whole(&volume)?;
         check_size(size_bytes)?;
@@ -343,7 +343,7 @@ impl Pool {
         if !volume.sparse.get() {
             self.wait_for_room(grown).await?;
             if grown > self.free_blocks() {
-                return Err(self.no_space(grown * BLOCK_BYTES, true));
+                return Err(self.no_space(grown * BLOCK_BYTES, SpaceFor::Growth));
             }
         }
         let set_config = |size_bytes| {
@@ -381,7 +381,7 @@ impl Pool {
         property: &str,
         value: &str,
     ) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let volume = self.volume_named(name)?;
         self.check_whole(&volume)?;
         check_property(VOLUME_PROPERTIES, property, value)?;
@@ -488,7 +488,8 @@ impl Pool {
         // What it shares with a snapshot takes its own space beside the reservation.
         let blocks_needed = blocks + shared;
         if is_thick && blocks_needed > self.free_blocks() + mapped {
-            return Err(self.no_space((blocks_needed - mapped) * BLOCK_BYTES, true));
+            let needed_bytes = (blocks_needed - mapped) * BLOCK_BYTES;
+            return Err(self.no_space(needed_bytes, SpaceFor::Reservation));
         }
         // Writes since the commit: of a thick volume none is promised. What this counts twice goes
         // with the next root.

@@ -79,8 +79,13 @@ impl Members<'_> {
         self.devices.iter().filter(belongs).map(|f| f.path.clone()).collect()
     }
 
+    fn found(&self, member: &MemberConfig) -> Option<&Found> {
+        let is_it = |f: &&&Found| f.label.configs[0].0.device == member.device;
+        self.devices.iter().find(is_it).copied()
+    }
+
     fn is_here(&self, member: &MemberConfig) -> bool {
-        self.devices.iter().any(|f| f.label.configs[0].0.device == member.device)
+        self.found(member).is_some()
     }
 
     fn vdev(&self, member: &MemberConfig) -> VdevStatus {
@@ -90,7 +95,9 @@ impl Members<'_> {
             (true, MemberUse::Offline) => Health::Offline,
             (true, MemberUse::Faulted) => Health::Faulted,
         };
-        let mut vdev = leaf(&member.path, member.size_bytes, state);
+        // A disk may have got another name since the pool was open.
+        let path = self.found(member).map_or(&member.path, |found| &found.path);
+        let mut vdev = leaf(path, member.size_bytes, state);
         if state == Health::Online && (member.stale_since.is_some() || !member.stale.is_empty()) {
             vdev.note = Some(VdevNote::AwaitingResilver);
         }

@@ -12,7 +12,7 @@ use super::rack::{Rack, memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, VolumeSpec};
 use crate::status::Health;
-use crate::{AdminError, Opener, Pool, VolumeError};
+use crate::{AdminError, Opener, Pool, SpaceFor, VolumeError};
 
 const SIZE: u64 = 64 << 20;
 
@@ -542,7 +542,10 @@ fn a_volume_does_not_outgrow_the_pool() {
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         let size_bytes = || pool.get_volume("v").unwrap().size_bytes;
         let refused = pool.resize_volume("v", 2 * SIZE, false).await.unwrap_err();
-        assert!(matches!(refused, VolumeError::NoSpace { is_growing: true, .. }), "{refused}");
+        assert!(
+            matches!(refused, VolumeError::NoSpace { wanted_for: SpaceFor::Growth, .. }),
+            "{refused}"
+        );
         assert_eq!(size_bytes(), 8 << 20);
         pool.resize_volume("v", 16 << 20, false).await.unwrap();
         assert_eq!(size_bytes(), 16 << 20);

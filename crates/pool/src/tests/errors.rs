@@ -8,7 +8,7 @@ use super::rack::Rack;
 use super::{names, spec};
 use crate::{
     AdminError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind, LabelPart,
-    LogLoss, Pool, PoolError, ScrubError, SuspendReason, VolumeError, Witness,
+    LogLoss, Pool, PoolError, ScrubError, SpaceFor, SuspendReason, VolumeError, Witness,
 };
 
 fn refused(kind: ImportErrorKind) -> String {
@@ -80,7 +80,7 @@ fn errors_of_commands_name_device_expected_and_found() {
         pool: "tank".into(),
         free_bytes: 1 << 20,
         needed_bytes: 2 << 20,
-        is_growing: true,
+        wanted_for: SpaceFor::Growth,
     };
     let failed = DeviceError::new("a", Operation::Write, 4096, 8192, ErrorKind::NoSpace);
     let commit = CommitError::LabelNotWritten {

@@ -14,7 +14,7 @@ use super::rack::Rack;
 use super::{names, spec, stamp, volume};
 use crate::spec::{ImportOptions, Told};
 use crate::status::{Health, PoolEvent};
-use crate::{Answering, ImportError, ImportErrorKind, Opener, Opening, Pool};
+use crate::{Answering, ImportError, ImportErrorKind, OpenWith, Opener, Opening, Pool};
 
 /// Opens the devices of a rack; the opening of `b` does not return while `hangs` is set.
 struct Stuck {
@@ -193,6 +193,22 @@ fn a_device_whose_opening_hangs_is_missing_until_it_answers() {
         }
         check(&pool, 1).await;
         pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_that_is_found_is_shown_with_the_present_names_of_its_devices() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Layout::Mirror, &["a", "b"], &["l"]).await.export().await.unwrap();
+    });
+    Runtime::simulated(1).block_on(async move {
+        let opener = OpenWith::new(1, move |name| rack.open_here(name.trim_start_matches("new-")));
+        let found = Pool::discover(opener, &names(&["new-b", "new-l"])).await.remove(0);
+        let sides = found.groups[0].children.iter().map(|side| side.name.as_str());
+        assert_eq!(sides.collect::<Vec<_>>(), ["a", "new-b"], "one is missing");
+        assert_eq!(found.logs[0].name, "new-l");
     });
 }
 

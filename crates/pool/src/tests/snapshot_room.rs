@@ -93,6 +93,23 @@ fn overwrites_that_no_root_has_yet_count_against_the_next_snapshot() {
 }
 
 #[test]
+fn a_command_without_room_says_what_needs_it() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, _) = almost_full().await;
+        for at in (0..1024 * KIB).step_by(64 << 10) {
+            v.write(at, stamp(64 << 10, at + 1), false).await.unwrap();
+        }
+        let refused = take(&pool).await.unwrap_err().to_string();
+        assert!(refused.contains("the snapshot needs"), "{refused}");
+        let sparse = VolumeSpec { name: "w".into(), sparse: true, ..volume(1024 * KIB) };
+        pool.create_volume(&sparse).await.unwrap();
+        let refused = pool.set_volume("w", "reservation", "auto").await.unwrap_err().to_string();
+        assert!(refused.contains("the reservation needs"), "{refused}");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_snapshot_is_refused_when_writes_beside_it_leave_too_little_room() {
     Runtime::simulated(1).block_on(async {
         let (pool, free, taken) = take_beside_writes(1024 * KIB).await;

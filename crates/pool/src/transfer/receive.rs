@@ -135,7 +135,7 @@ impl Pool {
         header: &StreamHeader,
         (options, cut_off): (ReceiveOptions, &dyn Fn()),
     ) -> Result<Begun, TransferError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         self.check_format(WITH_STREAMS, "receiving a stream")?;
         check_snapshot_name(&header.snapshot)?;
         check_size(header.size_bytes)?;

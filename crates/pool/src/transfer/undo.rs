@@ -15,7 +15,7 @@ use crate::volume::{Arrival, VolumeState};
 impl Pool {
     /// Gives up what a volume has of an interrupted stream (its name without the pool's).
     pub async fn abandon_receive(&self, name: &str) -> Result<(), VolumeError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.volume_turn().await?;
         let volume = self.volume_named(name)?;
         match (volume.arrival.get(), volume.receiving()) {
             (Arrival::Interrupted, Some(receiving)) => self.undo_receive(&volume, &receiving).await,

@@ -90,6 +90,36 @@ fn errors_of_each_family_name_the_command_that_helps() {
 }
 
 #[test]
+fn error_in_a_suspended_pool_says_whether_the_change_may_have_been_made() {
+    let failed = || CommitError::LabelNotWritten {
+        part: LabelPart::Root,
+        written: 1,
+        last: Some(Box::new(full().into())),
+    };
+    let begun = || CommitError::Suspended(failed().into());
+    let refused = VolumeError::Suspended { pool: "tank".into(), reason: failed().into() };
+    for (failure, hint) in [
+        (
+            Failure::from(refused),
+            "make room where its device files lie; 'forebay pool clear tank' goes on; then repeat \
+             this",
+        ),
+        (
+            VolumeError::from(begun()).into(),
+            "make room where its device files lie; whether the change was made shows when the pool \
+             goes on ('forebay pool clear')",
+        ),
+        (
+            AdminError::from(begun()).into(),
+            "make room where its device files lie; whether the change was made shows when the pool \
+             goes on ('forebay pool clear')",
+        ),
+    ] {
+        assert_eq!((failure.code, failure.hint.as_str()), (ErrorCode::NoSpace, hint));
+    }
+}
+
+#[test]
 fn spare_that_holds_something_is_not_to_be_forced() {
     let (device, content) = ("/srv/d0".to_owned(), "swap space");
     let error = AdminError::SpareNotEmpty(CandidateError::NotEmpty { device, content });

@@ -6,7 +6,8 @@ use forebay_array::ArrayError;
 use forebay_units::{BLOCK_BYTES, Layout, format_bytes};
 
 use super::{
-    AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
+    AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, SpaceFor,
+    VolumeError,
 };
 
 const INTERRUPTED: &str = "interrupted: no pool has changed, and the place that was taken for the \
@@ -254,6 +255,19 @@ impl VolumeError {
     }
 }
 
+impl fmt::Display for SpaceFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Volume => "the volume",
+            Self::Growth => "growing the volume",
+            Self::Reservation => "the reservation",
+            Self::Snapshot => "the snapshot",
+            Self::Rollback => "going back to the snapshot",
+            Self::Promotion => "the promotion",
+        })
+    }
+}
+
 impl fmt::Display for VolumeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -305,11 +319,10 @@ impl fmt::Display for VolumeError {
                  bytes, at most {}",
                 format_bytes(*limit_bytes)
             ),
-            Self::NoSpace { pool, free_bytes, needed_bytes, is_growing } => write!(
+            Self::NoSpace { pool, free_bytes, needed_bytes, wanted_for } => write!(
                 f,
-                "pool '{pool}' has {} free, {} needs {}",
+                "pool '{pool}' has {} free, {wanted_for} needs {}",
                 format_bytes(*free_bytes),
-                if *is_growing { "growing the volume" } else { "the volume" },
                 format_bytes(*needed_bytes)
             ),
             Self::WouldShrink { volume, size_bytes, wanted_bytes } => write!(
@@ -322,6 +335,7 @@ impl fmt::Display for VolumeError {
             Self::Property(error) => write!(f, "{error}"),
             Self::Name(error) => write!(f, "{error}"),
             Self::Commit(error) => write!(f, "{error}"),
+            Self::Suspended { pool, reason } => write!(f, "pool '{pool}' is suspended: {reason}"),
         }
     }
 }
