@@ -38,6 +38,7 @@ wrong() {
 }
 wrong "syslog = \"$DIR/none\"" 'no socket'
 wrong "sendmail = \"$DIR/none\"" 'is no program'
+wrong "sendmail = \"$DIR\"" 'is no program'
 wrong 'webhook = "gopher://x"' 'expected https'
 wrong "webhook_ca = \"$DIR/none\"" 'No such file'
 wrong 'mail = "a b"' 'one address'

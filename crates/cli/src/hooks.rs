@@ -4,11 +4,11 @@
 //! within [`HOOK_TIMEOUT`] is killed. At most [`MAX_WAITING`] events wait; later ones are counted.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
-use std::io::Write;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::rc::Rc;
 
 use forebay_pool::Pool;
@@ -18,12 +18,11 @@ use forebay_rt::sys::effective_uid;
 use forebay_units::Nanos;
 
 use crate::log;
+use crate::programs;
 use crate::render::event_json;
 
 /// How long a hook may run, and its file system may take to start it.
 const HOOK_TIMEOUT: Nanos = Nanos::from_secs(30);
-/// Between two looks at whether a hook has ended.
-const POLL_INTERVAL: Nanos = Nanos::from_millis(50);
 /// Events that wait for hooks.
 const MAX_WAITING: usize = 256;
 
@@ -57,6 +56,8 @@ pub struct Hooks {
     missed: Cell<u64>,
     is_running: Cell<bool>,
     timeout: Nanos,
+    /// What the operator was warned of: it is passed over.
+    warned: RefCell<BTreeSet<PathBuf>>,
 }
 
 impl Hooks {
@@ -73,6 +74,7 @@ impl Hooks {
             missed: Cell::new(0),
             is_running: Cell::new(false),
             timeout,
+            warned: RefCell::default(),
         })
     }
 
@@ -94,14 +96,17 @@ impl Hooks {
         loop {
             let Some(event) = self.waiting.borrow_mut().pop_front() else { break };
             let folder = self.folder.clone();
-            let listing = Box::pin(rt::aside(move || programs(&folder)));
-            let Ok(programs) = rt::timeout(self.timeout, listing).await else {
+            let listing = Box::pin(rt::aside(move || find(&folder)));
+            let Ok(found) = rt::timeout(self.timeout, listing).await else {
                 log::warning(&format!("hooks: {} does not answer", self.folder.display()));
                 continue;
             };
+            self.warn(found.refused);
             let missed = self.missed.replace(0);
-            for program in programs {
-                if let Err(why) = self.run(&program, &event, missed).await {
+            for program in found.programs {
+                let input = event_json(&event).into_bytes();
+                let running = programs::run(command(&program, &event, missed), input, self.timeout);
+                if let Err(why) = Box::pin(running).await {
                     log::warning(&format!("hook {}: {why}", program.display()));
                 }
             }
@@ -109,60 +114,64 @@ impl Hooks {
         self.is_running.set(false);
     }
 
-    /// Runs one program to its end, or to the end of its time.
-    async fn run(&self, program: &Path, event: &EventRecord, missed: u64) -> Result<(), String> {
-        let (path, given) = (program.to_owned(), event.clone());
-        let starting = Box::pin(rt::aside(move || start(&path, &given, missed)));
-        let late = |_| format!("did not start within {} s", self.timeout.0 / 1_000_000_000);
-        let started = rt::timeout(self.timeout, starting).await.map_err(late)?;
-        let mut child = started.map_err(|e| format!("cannot be started: {e}"))?;
-        let end = rt::now() + self.timeout;
-        loop {
-            match child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(format!("ended with {status}")),
-                Ok(None) if rt::now() < end => rt::sleep(POLL_INTERVAL).await,
-                Ok(None) => break,
-                Err(e) => return Err(format!("cannot be waited for: {e}")),
+    /// Warns of what is passed over, once.
+    fn warn(&self, refused: Vec<(PathBuf, &'static str)>) {
+        let mut warned = self.warned.borrow_mut();
+        for (path, why) in &refused {
+            if !warned.contains(path) {
+                log::warning(&format!("hook {} is not run: {why}", path.display()));
             }
         }
-        let _ = child.kill();
-        // The kernel may keep a process that it cannot kill yet; nothing waits for that here.
-        rt::spawn_detached(Box::pin(async move {
-            let _ = rt::aside(move || child.wait()).await;
-        }));
-        let secs = self.timeout.0 / 1_000_000_000;
-        Err(format!("was killed, because it did not end within {secs} s"))
+        *warned = refused.into_iter().map(|(path, _)| path).collect();
     }
 }
 
-/// The programs of a folder in order of their names: executable files of this user or root, which
-/// other users may not write. A folder that others may write has none.
-fn programs(folder: &Path) -> Vec<PathBuf> {
-    let is_own = |path: &Path| {
-        let trusted = |meta: &std::fs::Metadata| {
-            let owner = meta.uid();
-            (owner == 0 || owner == effective_uid()) && meta.permissions().mode() & 0o022 == 0
-        };
-        path.metadata().ok().filter(trusted)
-    };
-    if is_own(folder).is_none() {
-        return Vec::new();
+/// What a folder has: programs in order of their names, which are run, and what is passed over
+/// because of who may write it, with the reason.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    programs: Vec<PathBuf>,
+    refused: Vec<(PathBuf, &'static str)>,
+}
+
+/// The executable files of this user or root in a folder, which other users may not write. A folder
+/// that others may write has none.
+fn find(folder: &Path) -> Found {
+    let mut found = Found::default();
+    let Ok(meta) = folder.metadata() else { return found };
+    if let Some(why) = distrust(&meta) {
+        found.refused.push((folder.to_owned(), why));
+        return found;
     }
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
     let mut paths: Vec<PathBuf> =
         entries.filter(|entry| !is_hidden(&entry.file_name())).map(|entry| entry.path()).collect();
-    let may_run = |path: &PathBuf| {
-        is_own(path).is_some_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
-    paths.retain(may_run);
     paths.sort();
-    paths
+    for path in paths {
+        let Ok(meta) = path.metadata() else { continue };
+        if !meta.is_file() || meta.permissions().mode() & 0o111 == 0 {
+            continue;
+        }
+        match distrust(&meta) {
+            Some(why) => found.refused.push((path, why)),
+            None => found.programs.push(path),
+        }
+    }
+    found
 }
 
-fn start(program: &Path, event: &EventRecord, missed: u64) -> std::io::Result<Child> {
-    let mut child = Command::new(program)
+/// Why what a file or folder holds is not run.
+fn distrust(meta: &Metadata) -> Option<&'static str> {
+    if meta.uid() != 0 && meta.uid() != effective_uid() {
+        return Some("it belongs to another user");
+    }
+    (meta.permissions().mode() & 0o022 != 0).then_some("other users may write it")
+}
+
+fn command(program: &Path, event: &EventRecord, missed: u64) -> Command {
+    let mut command = Command::new(program);
+    command
         .env("FOREBAY_POOL", &event.pool)
         .env("FOREBAY_POOL_GUID", event.guid.to_string())
         .env("FOREBAY_EVENT", event.event.as_str())
@@ -170,17 +179,8 @@ fn start(program: &Path, event: &EventRecord, missed: u64) -> std::io::Result<Ch
         .env("FOREBAY_TEXT", event.text.replace('\0', ""))
         .env("FOREBAY_TIME", event.time_secs.to_string())
         .env("FOREBAY_SEQUENCE", event.sequence.to_string())
-        .env("FOREBAY_MISSED", missed.to_string())
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    // A hook need not read it. A line is shorter than a pipe is long, so this does not block.
-    if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin.write_all(event_json(event).as_bytes());
-    }
-    Ok(child)
+        .env("FOREBAY_MISSED", missed.to_string());
+    command
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod open_files;
 mod path_probe;
 pub mod pool_access;
 pub mod pools;
+mod programs;
 pub mod properties;
 mod remote_log;
 pub mod render;

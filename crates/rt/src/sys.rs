@@ -112,6 +112,14 @@ pub fn interrupt_self() {
     let _ = unsafe { libc::kill(pid, libc::SIGINT) };
 }
 
+/// Kills the processes of a group. Its leader has not been waited for yet, so that no other group
+/// has its number.
+pub fn kill_group(leader: u32) {
+    let Ok(group) = libc::pid_t::try_from(leader) else { return };
+    // SAFETY: no pointers.
+    let _ = unsafe { libc::kill(-group, libc::SIGKILL) };
+}
+
 /// Columns of the terminal behind `fd`; `None` when it is not a terminal or does not say.
 #[must_use]
 pub fn terminal_columns(fd: BorrowedFd<'_>) -> Option<usize> {

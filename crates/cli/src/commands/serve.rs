@@ -153,6 +153,7 @@ pub async fn check_service(args: &ServeArgs) -> Result<Outcome, Failure> {
     }
     page_access(&config.web).map_err(|failure| match args.web.address {
         Some(_) => failure,
+        None if config.web.token.is_some() => config.web_failure(&failure.message),
         None => config.web_failure(&format!("{}; name web_token", failure.message)),
     })?;
     check_places(&config).await?;
@@ -174,7 +175,8 @@ async fn check_places(config: &ServiceConfig) -> Result<(), Failure> {
             return failed("syslog", &format!("there is no socket at {}", path.display()));
         }
     }
-    let is_program = |meta: std::fs::Metadata| meta.permissions().mode() & 0o111 != 0;
+    let is_program =
+        |meta: std::fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
     if notify.mail.is_some() && !std::fs::metadata(&notify.sendmail).is_ok_and(is_program) {
         let what = format!("{} is no program; name sendmail", notify.sendmail.display());
         return failed("mail", &what);

@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
 use forebay_pool::status::EventKind;
@@ -63,7 +64,7 @@ fn event(sequence: u64) -> EventRecord {
 
 async fn until_idle(hooks: &Rc<Hooks>) {
     while hooks.is_running.get() {
-        rt::sleep(POLL_INTERVAL).await;
+        rt::sleep(Nanos::from_millis(50)).await;
     }
 }
 
@@ -115,6 +116,29 @@ fn hook_that_hangs_is_killed_and_holds_nothing_up() {
 }
 
 #[test]
+fn what_a_hook_that_hangs_has_started_is_killed_with_it() {
+    let place = Place::new("children");
+    place.script("hook", 0o755, "sleep 1000 & echo $! >@/child; wait");
+    let (folder, child) = (place.hooks(), place.0.join("child"));
+    run(async move {
+        let hooks = Hooks::with_timeout(folder, Nanos::from_millis(500));
+        hooks.offer(vec![event(1)]);
+        until_idle(&hooks).await;
+        let process = std::fs::read_to_string(child).unwrap();
+        let process = format!("/proc/{}/stat", process.trim());
+        // A zombie may stay until its new parent looks after it.
+        let lives = || std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z "));
+        for _ in 0..200 {
+            if !lives() {
+                return;
+            }
+            rt::sleep(Nanos::from_millis(50)).await;
+        }
+        panic!("{process} lives");
+    });
+}
+
+#[test]
 fn events_beyond_the_queue_are_counted_for_the_next_hook() {
     let place = Place::new("missed");
     place.script("hook", 0o755, "echo $FOREBAY_SEQUENCE $FOREBAY_MISSED >>@/told");
@@ -141,8 +165,14 @@ fn only_programs_that_nobody_else_can_write_are_run() {
     place.script("not-executable", 0o644, "true");
     place.script(".hidden", 0o755, "true");
     std::fs::create_dir(place.hooks().join("folder")).unwrap();
-    assert_eq!(programs(&place.hooks()), [place.hooks().join("good")]);
+    let found = find(&place.hooks());
+    assert_eq!(found.programs, [place.hooks().join("good")]);
+    let passed_over = |name: &str| (place.hooks().join(name), "other users may write it");
+    let refused = [passed_over("group-may-write"), passed_over("others-may-write")];
+    assert_eq!(found.refused, refused);
     place.allow("hooks", 0o777);
-    assert!(programs(&place.hooks()).is_empty(), "others may add programs");
-    assert!(programs(&place.0.join("none")).is_empty());
+    let found = find(&place.hooks());
+    assert!(found.programs.is_empty(), "others may add programs");
+    assert_eq!(found.refused, [(place.hooks(), "other users may write it")]);
+    assert_eq!(find(&place.0.join("none")), Found::default());
 }

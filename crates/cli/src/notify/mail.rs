@@ -1,11 +1,9 @@
 //! Events by mail, through the sendmail of the machine.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::rc::Rc;
 
-use forebay_rt as rt;
 use forebay_units::Nanos;
 
 use super::config::NotifyConfig;
@@ -13,6 +11,11 @@ use super::host_name;
 use super::sink::{Message, Sink};
 use crate::clock::history_time;
 use crate::escape::visible;
+use crate::programs;
+
+/// How long sendmail may take: less than a place has for a message, so that it is killed before
+/// the mail is sent again.
+const SENDMAIL_TIMEOUT: Nanos = Nanos::from_secs(29);
 
 /// The sink, if it is configured. What happens while the limit holds comes in one mail later.
 pub(super) fn sink(config: &NotifyConfig) -> Option<Sink> {
@@ -32,26 +35,10 @@ pub(super) fn sink(config: &NotifyConfig) -> Option<Sink> {
 }
 
 async fn send(sendmail: PathBuf, text: String) -> Result<(), String> {
-    rt::aside(move || deliver(&sendmail, &text)).await
-}
-
-fn deliver(sendmail: &Path, text: &str) -> Result<(), String> {
-    let failed = |e: std::io::Error| format!("{}: {e}", sendmail.display());
-    let mut child = Command::new(sendmail)
-        .args(["-t", "-oi"])
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(failed)?;
-    // One that does not read its input says why by its end.
-    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
-    let status = child.wait().map_err(failed)?;
-    match status.success() {
-        true => written.map_err(failed),
-        false => Err(format!("{} ended with {status}", sendmail.display())),
-    }
+    let mut command = Command::new(&sendmail);
+    command.args(["-t", "-oi"]);
+    let sent = programs::run(command, text.into_bytes(), SENDMAIL_TIMEOUT).await;
+    sent.map_err(|why| format!("{} {why}", sendmail.display()))
 }
 
 /// The whole mail. Headers have nothing of an event but its kind and the pool's name, which has no

@@ -89,10 +89,11 @@ impl Sink {
                 let count = waiting.len().min(self.batch_max);
                 waiting.drain(..count).collect()
             };
-            let count = notices.len();
-            let message = Rc::new(Message { notices, missed: self.state.missed.replace(0) });
+            let (count, missed) = (notices.len(), &self.state.missed);
+            let message = Rc::new(Message { notices, missed: missed.replace(0) });
             if let Err(why) = self.send_patiently(&message).await {
                 let name = self.name;
+                missed.set(missed.get() + message.missed + count as u64);
                 log::warning(&format!("events.{name}: {count} events could not be told: {why}"));
             }
         }

@@ -93,6 +93,19 @@ fn a_flood_is_counted_and_a_failure_is_tried_again() {
 }
 
 #[test]
+fn events_of_a_message_that_no_try_could_tell_are_counted_in_the_next_one() {
+    Runtime::simulated(1).block_on(async {
+        let (sink, told) = sink(60, 3);
+        for number in 1..=300 {
+            sink.offer(notice(number));
+        }
+        rt::sleep(Nanos::from_secs(100)).await;
+        assert_eq!(told.borrow()[0].0, [4, 5, 6], "what follows the first message");
+        assert_eq!(told.borrow()[0].1, 300 - 256 + 3);
+    });
+}
+
+#[test]
 fn every_place_says_what_to_do_in_its_own_form() {
     let message = Rc::new(Message { notices: vec![notice(1), notice(2)], missed: 4 });
     let line = syslog::line(&message.notices[0], 77);

@@ -9,7 +9,7 @@ mod limits;
 mod values;
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -110,10 +110,14 @@ fn problem<T>(at: Range<usize>, message: impl Into<String>) -> Result<T, Problem
 impl ServiceConfig {
     /// Reads the file at `path`.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let failed = |e| {
+        let failed = |e: std::io::Error| {
             let message = format!("configuration {}: {e}", path.display());
-            Failure::new(ErrorCode::ServiceConfig, message)
-                .with_hint("name an existing file with --config, or leave the option out")
+            let failure = Failure::new(ErrorCode::ServiceConfig, message);
+            match e.kind() {
+                ErrorKind::NotFound => failure
+                    .with_hint("name an existing file with --config, or leave the option out"),
+                _ => failure,
+            }
         };
         let mut text = String::new();
         let file = files::open_to_read(path).map_err(failed)?;
