@@ -245,7 +245,11 @@ impl PoolSet {
         let free = name.to_owned();
         self.writer.run(move |state| state.check_name_free(&free, None)).await?;
         let pool = Pool::create(self.opener.clone(), name, spec).await?;
-        self.adopt_or_export(&pool, false).await?;
+        if let Err(failure) = self.adopt(pool.clone(), false).await {
+            // It has held nothing yet. Exported, it would keep its devices from the next attempt.
+            pool.destroy().await?;
+            return Err(failure);
+        }
         remember_command(&pool, typed);
         Ok(())
     }

@@ -216,22 +216,50 @@ fn writes_of_a_client_that_was_cut_off_do_not_come_after_a_rollback() {
     });
 }
 
+/// What `action` is refused with while the list of known pools cannot be written.
+async fn refused_without_list(set: &PoolSet, folder: &std::path::Path, action: Action) -> Failure {
+    let lock = folder.join("lock");
+    let _ = std::fs::remove_file(&lock);
+    std::fs::create_dir(&lock).unwrap();
+    let refused = ask(set, action).await.unwrap_err();
+    std::fs::remove_dir(&lock).unwrap();
+    // The tasks of the closed log end in their turn.
+    rt::sleep(forebay_units::Nanos::from_millis(1)).await;
+    refused
+}
+
 #[test]
-fn pool_that_cannot_be_remembered_is_closed() {
+fn imported_pool_that_cannot_be_remembered_is_closed() {
+    let folder = Folder::new("import");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    let path = folder.0.clone();
+    Runtime::simulated(3).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        ask(&set, Action::Export { force: false }).await.unwrap();
+        let import = || {
+            let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
+            Action::Import { paths, options }
+        };
+        let refused = refused_without_list(&set, &path, import()).await;
+        assert_eq!(refused.code, ErrorCode::StateFolder);
+        assert!(set.pools().is_empty());
+        ask(&set, import()).await.unwrap();
+        set.close().await.unwrap();
+    });
+}
+
+#[test]
+fn new_pool_that_cannot_be_remembered_leaves_its_devices_free() {
     let folder = Folder::new("create");
     let state = StateDir::open_at(folder.0.clone()).unwrap();
     let path = folder.0.clone();
     Runtime::simulated(3).block_on(async move {
         let set = PoolSet::new(shelf(), state, None);
-        std::fs::create_dir(path.join("lock")).unwrap();
-        let refused = ask(&set, create()).await.unwrap_err();
+        let refused = refused_without_list(&set, &path, create()).await;
         assert_eq!(refused.code, ErrorCode::StateFolder);
         assert!(set.pools().is_empty());
-        std::fs::remove_dir(path.join("lock")).unwrap();
-        // The tasks of the closed log end in their turn.
-        rt::sleep(forebay_units::Nanos::from_millis(1)).await;
-        let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
-        ask(&set, Action::Import { paths, options }).await.unwrap();
+        ask(&set, create()).await.unwrap();
         set.close().await.unwrap();
     });
 }
