@@ -113,6 +113,10 @@ run "$FOREBAY" volume rollback -r p/v@s4
 [ "$(hash_volume p/v)" = "$(hash_volume p/v@s4)" ] || fail "the volume is not as the snapshot"
 run "$FOREBAY" volume list -t all p
 [ "$("$FOREBAY" volume list -H -t snapshot -o name p | tail -1)" = p/v@s4 ] || fail "newer ones are left"
+[ "$("$FOREBAY" volume list -H -o name p/v@s4)" = p/v@s4 ] || fail "a snapshot that is named is not listed"
+[ "$("$FOREBAY" volume list -H -o name p/v p/v@s4 | xargs)" = "p/v p/v@s4" ] || fail "a volume and a snapshot"
+[ "$("$FOREBAY" volume get -Hp -o value holds,sync p/v@s4 | xargs)" = "- -" ] || fail "properties of a snapshot"
+refuse "$FOREBAY" volume get used p/v@none
 
 say "new names"
 cat >rename.py <<'P'

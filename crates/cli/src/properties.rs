@@ -42,10 +42,14 @@ pub const VOLUME_READ_ONLY: &[ReadOnly] = &[
     ReadOnly { name: "used", meaning: "Bytes that the volume takes from the pool." },
     ReadOnly { name: "available", meaning: "Bytes that the volume can still grow into." },
     ReadOnly { name: "referenced", meaning: "Bytes of its data." },
+    ReadOnly { name: "written", meaning: "Bytes of it that were written since its last snapshot." },
+    ReadOnly { name: "usedbysnapshots", meaning: "Bytes of used that only its snapshots hold." },
     ReadOnly {
         name: "compressratio",
         meaning: "Bytes of its data for each byte that they take, from a sample of it.",
     },
+    ReadOnly { name: "origin", meaning: "The snapshot that it was cloned from." },
+    ReadOnly { name: "attached", meaning: "The block device of this machine that it is." },
     ReadOnly { name: "refreservation", meaning: "Bytes that are set aside for it." },
     ReadOnly {
         name: "receive_resume_token",

@@ -60,8 +60,8 @@ pub enum VolumeCommand {
         /// The same in descending order.
         #[arg(short = 'S', value_name = "FIELD", conflicts_with = "ascending")]
         descending: Vec<String>,
-        /// Only these pools or volumes.
-        #[arg(value_name = "POOL[/VOL]")]
+        /// Only these pools, volumes or snapshots.
+        #[arg(value_name = "POOL[/VOL[@SNAP]]")]
         names: Vec<String>,
     },
     /// Destroy a volume and its data, or snapshots.
@@ -235,7 +235,8 @@ pub enum VolumeCommand {
     },
     /// Show properties.
     #[command(after_help = "Examples:\n  forebay volume get sync tank/vol0\n  \
-        forebay volume get -Hp -o value used tank/vol0")]
+        forebay volume get -Hp -o value used tank/vol0\n  \
+        forebay volume get used,creation tank/vol0@monday")]
     Get {
         /// How to print.
         #[command(flatten)]
@@ -246,8 +247,8 @@ pub enum VolumeCommand {
         /// Properties, separated by commas, or 'all'.
         #[arg(value_name = "PROPERTY,...", value_parser = name_list)]
         properties: NameList,
-        /// Only these pools or volumes.
-        #[arg(value_name = "POOL[/VOL]")]
+        /// Only these pools, volumes or snapshots.
+        #[arg(value_name = "POOL[/VOL[@SNAP]]")]
         names: Vec<String>,
     },
     /// Set a property.

@@ -65,12 +65,11 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
             ask_all(access, &volume.pool, [action]).await
         }
         VolumeCommand::Get { listing, fields, properties, names } => {
-            let (volumes, complete) = volumes(access, &names).await?;
-            let volumes = with_devices(access, volumes).await?;
-            if volumes.is_empty() && !complete {
+            let (found, complete) = named_versions(access, &names).await?;
+            if found.volumes.is_empty() && found.snapshots.is_empty() && !complete {
                 return Ok(Outcome { text: String::new(), complete });
             }
-            let text = render::volume_get(&volumes, &properties.0, names_of(&fields), listing)?;
+            let text = render::volume_get(&found, &properties.0, names_of(&fields), listing)?;
             Ok(Outcome { text, complete })
         }
         VolumeCommand::Set { property: (property, value), volumes } => {
@@ -87,14 +86,19 @@ async fn list(
     order: render::Order<'_>,
     listing: Listing,
 ) -> Result<Outcome, Failure> {
-    let (found, complete) = match kind {
-        ListedKind::Volume => volumes(access, names).await?,
-        ListedKind::Snapshot | ListedKind::All => {
-            // Refused when there is no volume of that name.
-            let of = |name: &String| name.split('@').next().unwrap_or(name).to_owned();
-            volumes(access, &names.iter().map(of).collect::<Vec<_>>()).await?
-        }
-    };
+    if kind == ListedKind::Volume {
+        let (listed, complete) = named_versions(access, names).await?;
+        // A snapshot that is named is listed among volumes too, as in zfs.
+        let kind = match (listed.volumes.is_empty(), listed.snapshots.is_empty()) {
+            (_, true) => ListedKind::Volume,
+            (true, false) => ListedKind::Snapshot,
+            (false, false) => ListedKind::All,
+        };
+        return listed_text(&listed, kind, fields, order, listing, complete);
+    }
+    // Refused when there is no volume of that name.
+    let of = |name: &String| name.split('@').next().unwrap_or(name).to_owned();
+    let (found, complete) = volumes(access, &names.iter().map(of).collect::<Vec<_>>()).await?;
     let with_volume = |name: &String| {
         names.is_empty()
             || names
@@ -105,19 +109,46 @@ async fn list(
         ListedKind::Snapshot => Vec::new(),
         _ => found.into_iter().filter(|volume| with_volume(&volume.name)).collect(),
     };
-    let (snapshots, asked) = match kind {
-        ListedKind::Volume => (Vec::new(), true),
-        ListedKind::Snapshot | ListedKind::All => snapshots(access, names).await?,
-    };
-    let complete = complete && asked;
-    // "No volumes" is only said when every pool could be asked.
-    if !complete && !listing.json && volumes.is_empty() && snapshots.is_empty() {
-        return Ok(Outcome { text: String::new(), complete });
-    }
+    let (snapshots, asked) = snapshots(access, names).await?;
     let volumes = with_devices(access, volumes).await?;
     let listed = render::Versions { volumes, snapshots };
-    let text = render::volume_list(&listed, kind, names_of(fields), order, listing)?;
+    listed_text(&listed, kind, fields, order, listing, complete && asked)
+}
+
+fn listed_text(
+    listed: &render::Versions,
+    kind: ListedKind,
+    fields: &Option<NameList>,
+    order: render::Order<'_>,
+    listing: Listing,
+    complete: bool,
+) -> Result<Outcome, Failure> {
+    // "No volumes" is only said when every pool could be asked.
+    if !complete && !listing.json && listed.volumes.is_empty() && listed.snapshots.is_empty() {
+        return Ok(Outcome { text: String::new(), complete });
+    }
+    let text = render::volume_list(listed, kind, names_of(fields), order, listing)?;
     Ok(Outcome { text, complete })
+}
+
+/// The volumes of `names` (pools, `POOL/VOL` or `POOL/VOL@SNAP`), or all, and the snapshots that
+/// are named; and whether every pool could be asked.
+async fn named_versions(
+    access: &PoolAccess,
+    names: &[String],
+) -> Result<(render::Versions, bool), Failure> {
+    let (named, others): (Vec<String>, Vec<String>) =
+        names.iter().cloned().partition(|name| name.contains('@'));
+    let (found, complete) = match names.is_empty() || !others.is_empty() {
+        true => volumes(access, &others).await?,
+        false => (Vec::new(), true),
+    };
+    let (snapshots, asked) = match named.is_empty() {
+        true => (Vec::new(), true),
+        false => snapshots(access, &named).await?,
+    };
+    let volumes = with_devices(access, found).await?;
+    Ok((render::Versions { volumes, snapshots }, complete && asked))
 }
 
 /// The volumes with the devices that they are attached as.

@@ -511,14 +511,14 @@ fn pool_get_is_as_in_golden_files() {
 #[test]
 fn volume_list_and_get_are_as_in_golden_files() {
     let volumes = vec![volume("vol0", "standard", 8 << 30), volume("sparse", "always", 0)];
-    let listed = Versions { volumes: volumes.clone(), snapshots: Vec::new() };
+    let listed = Versions { volumes, snapshots: Vec::new() };
     let list = |fields: &[&str], listing| {
         volume_list(&listed, ListedKind::Volume, &words(fields), BY_NAME, listing)
     };
     golden("volume-list.txt", &list(&[], PLAIN).unwrap());
     golden("volume-list.json", &list(&[], JSON).unwrap());
-    golden("volume-get.txt", &volume_get(&volumes, &words(&["all"]), &[], PLAIN).unwrap());
-    golden("volume-get.json", &volume_get(&volumes, &words(&["all"]), &[], JSON).unwrap());
+    golden("volume-get.txt", &volume_get(&listed, &words(&["all"]), &[], PLAIN).unwrap());
+    golden("volume-get.json", &volume_get(&listed, &words(&["all"]), &[], JSON).unwrap());
     assert_eq!(
         list(&["name", "volsize", "comment"], SCRIPT).unwrap(),
         "tank/vol0\t8589934592\tx\ntank/sparse\t8589934592\tx\n"

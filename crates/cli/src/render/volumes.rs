@@ -13,6 +13,7 @@ use super::table::{Column, Table};
 use crate::args::{ListedKind, Listing};
 use crate::clock::history_time;
 use crate::failure::Failure;
+use crate::properties::default_of;
 
 const LIST_FIELDS: [&str; 7] =
     ["name", "used", "available", "referenced", "volsize", "sync", "attached"];
@@ -252,9 +253,33 @@ fn list_json(sorted: &[Version], kind: ListedKind) -> String {
     document("volume list", body)
 }
 
-/// `volume get`. Fails for a property that a volume does not have.
+fn values_of(chosen: &[(String, String, &str)]) -> BTreeMap<String, String> {
+    chosen.iter().map(|(name, text, _)| (name.clone(), text.clone())).collect()
+}
+
+/// The `wanted` properties of a snapshot. What only volumes have is a dash, as in zfs.
+fn snapshot_properties(
+    snapshot: &SnapshotStatus,
+    wanted: &[String],
+    exact: bool,
+) -> Result<Vec<(String, String, &'static str)>, Failure> {
+    const NAMES: [&str; 6] = ["volsize", "used", "referenced", "creation", "clones", "holds"];
+    let value = |name: &str| {
+        let none = || default_of(name).map(|_| "-".to_owned());
+        let text = snapshot_value(snapshot, name, exact).or_else(none)?;
+        Some((name.to_owned(), text, "-"))
+    };
+    let mut all: Vec<_> = NAMES.iter().filter_map(|name| value(name)).collect();
+    if !wanted.iter().any(|name| name == "all") {
+        let others = wanted.iter().filter(|name| !NAMES.contains(&name.as_str()));
+        all.extend(others.filter_map(|name| value(name)));
+    }
+    choose(&all, wanted, "snapshot")
+}
+
+/// `volume get`. Fails for a property that a volume or snapshot does not have.
 pub fn volume_get(
-    volumes: &[ListedVolume],
+    Versions { volumes, snapshots }: &Versions,
     wanted: &[String],
     fields: &[String],
     listing: Listing,
@@ -288,24 +313,33 @@ pub fn volume_get(
             })
             .collect();
         let chosen = choose(&all, wanted, "volume")?;
-        json.insert(volume.status.name.clone(), {
-            let pairs = chosen.iter().map(|(name, text, _)| (name.clone(), text.clone()));
-            pairs.collect::<BTreeMap<_, _>>()
-        });
+        json.insert(volume.status.name.clone(), values_of(&chosen));
         sources.insert(volume.status.name.clone(), sources_of(&chosen));
         for (name, text, source) in chosen {
             rows.push([volume.status.name.clone(), name, text, source.to_owned()]);
+        }
+    }
+    let mut json_snapshots = BTreeMap::new();
+    for snapshot in snapshots {
+        let chosen = snapshot_properties(snapshot, wanted, listing.exact || listing.json)?;
+        json_snapshots.insert(snapshot.name.clone(), values_of(&chosen));
+        sources.insert(snapshot.name.clone(), sources_of(&chosen));
+        for (name, text, source) in chosen {
+            rows.push([snapshot.name.clone(), name, text, source.to_owned()]);
         }
     }
     if listing.json {
         #[derive(Serialize)]
         struct Body {
             volumes: BTreeMap<String, BTreeMap<String, String>>,
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            snapshots: BTreeMap<String, BTreeMap<String, String>>,
             sources: BTreeMap<String, BTreeMap<String, String>>,
         }
-        return Ok(document("volume get", Body { volumes: json, sources }));
+        let body = Body { volumes: json, snapshots: json_snapshots, sources };
+        return Ok(document("volume get", body));
     }
-    if volumes.is_empty() && !listing.scripted {
+    if rows.is_empty() && !listing.scripted {
         return Ok("no volumes available\n".to_owned());
     }
     property_table(&rows, fields, listing)

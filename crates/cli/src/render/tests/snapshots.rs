@@ -34,6 +34,14 @@ fn snapshots_are_listed_after_their_volume() {
     let fields = words(&["name", "compression", "snapshot_every", "refreserv", "available"]);
     let text = volume_list(&listed, ListedKind::Snapshot, &fields, BY_NAME, SCRIPT).unwrap();
     assert_eq!(text, "tank/vol0@monday\t-\t-\t-\t-\ntank/vol0@friday\t-\t-\t-\t-\n");
+    let get = |wanted: &[&str]| volume_get(&listed, &words(wanted), &words(&["value"]), SCRIPT);
+    let all = "8589934592\n134217728\n1073741824\n1700000000\n";
+    assert!(get(&["all"]).unwrap().starts_with(&format!("{all}tank/sparse\nbackup\n")));
+    assert!(get(&["used", "sync", "origin"]).unwrap().starts_with("134217728\n-\n-\n"));
+    assert_eq!(get(&["frob"]).unwrap_err().code, ErrorCode::PropertyUnknown);
+    let json = volume_get(&listed, &words(&["clones"]), &[], JSON).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["snapshots"]["tank/vol0@monday"]["clones"], "tank/sparse");
     golden(
         "snapshot-list.json",
         &volume_list(&listed, ListedKind::Snapshot, &[], BY_NAME, JSON).unwrap(),
