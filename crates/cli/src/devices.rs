@@ -178,7 +178,7 @@ pub async fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
         *device = resolve_new(device)?;
     }
     for device in devices_of_mut(spec).filter(|device| object_stores::is_name(device)) {
-        *device = object_stores::resolve(device)?;
+        *device = object_stores::resolve_new(device)?;
     }
     for device in devices_of_mut(spec).filter(|device| remote_log::is_name(device)) {
         *device = remote_log::resolve(device).await?;
@@ -283,7 +283,11 @@ async fn search_folder(folder: &Path, files: bool, paths: &mut Vec<String>) -> R
     };
     for (path, outcome) in probe_each(entries, may_be_device).await {
         match outcome {
-            Ok(true) => paths.push(utf8(path)?),
+            Ok(true) => match utf8(path) {
+                Ok(path) => paths.push(path),
+                // It has not become a device of a pool under this name.
+                Err(failure) => log::warning(&format!("{} and is left out", failure.message)),
+            },
             Ok(false) => {}
             Err(NoAnswer) => {
                 log::warning(&format!("{} does not answer and is left out", path.display()));

@@ -167,7 +167,7 @@ pub async fn make_or_resolve(word: &str, force: bool) -> Result<(String, Made), 
         return Ok((remote_log::resolve(word).await?, made));
     }
     if object_stores::is_name(word) {
-        return Ok((object_stores::resolve(word)?, made));
+        return Ok((object_stores::resolve_new(word)?, made));
     }
     if !is_name(word) {
         return Ok((resolve_new(word)?, made));

@@ -90,6 +90,16 @@ pub fn resolve(word: &str) -> Result<String, Failure> {
     }
 }
 
+/// The same for a device that a pool is to take. A folder is made if it is not there: elsewhere a
+/// missing one is a file system that is not mounted.
+pub fn resolve_new(word: &str) -> Result<String, Failure> {
+    let name = resolve(word)?;
+    if let Ok(Named { place: Place::Folder(folder), .. }) = parse(word) {
+        std::fs::create_dir_all(&folder).map_err(|e| Failure::io(folder.display(), &e))?;
+    }
+    Ok(name)
+}
+
 /// Fails when such a name is not in a data group.
 pub fn check_places(spec: &PoolSpec) -> Result<(), Failure> {
     let logs = spec.logs.iter().flat_map(|log| &log.devices);

@@ -106,11 +106,10 @@ impl RemoteStore {
         Self::over(name, &place, Arc::new(store), prefix, exclusive)
     }
 
-    /// Objects as files below a folder, which is made if it is not there. With `exclusive`, no
-    /// other process of this machine opens it so as well.
+    /// Objects as files below a folder. With `exclusive`, no other process of this machine opens it
+    /// so as well.
     pub fn folder(name: &str, folder: &FilePath, exclusive: bool) -> Result<Rc<Self>, StoreError> {
         let refused = |text: String| StoreError::Refused { text };
-        std::fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
         // Two spellings of one folder are one place.
         let folder = &folder.canonicalize().map_err(|error| refused(error.to_string()))?;
         let store = LocalFileSystem::new_with_prefix(folder)
@@ -372,6 +371,7 @@ mod tests {
     fn store_is_opened_once_whatever_its_name_is_spelled_like() {
         let folder = std::env::temp_dir().join(format!("forebay-spelled-{}", std::process::id()));
         let again = folder.join("..").join(folder.file_name().unwrap());
+        std::fs::create_dir(&folder).unwrap();
         rt::Runtime::real().expect("io_uring").block_on(async move {
             let settings = [("aws_endpoint_url".to_owned(), "http://127.0.0.1:9".to_owned())];
             let bucket = format!("b{}", std::process::id());

@@ -1,7 +1,8 @@
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions as FileOptions, Permissions};
 use std::io::ErrorKind;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 
 use forebay_rt::Runtime;
@@ -146,4 +147,16 @@ fn search_finds_devices_in_folders() {
     // A device that is named itself is taken whatever its size: the pool says what is wrong.
     assert_eq!(found(&[scratch.0.join("small"), scratch.0.clone()]).unwrap(), [big, small]);
     assert!(found(&[scratch.0.join("missing")]).is_err());
+}
+
+#[test]
+fn search_passes_over_files_whose_names_are_not_utf8() {
+    let scratch = Scratch::new("names");
+    let device = scratch.file("device", DEVICE_MIN_BYTES);
+    let strange = scratch.0.join(OsStr::from_bytes(b"\xff\xfe"));
+    let file = FileOptions::new().create_new(true).write(true).open(&strange).unwrap();
+    file.set_len(DEVICE_MIN_BYTES).unwrap();
+    assert_eq!(found(std::slice::from_ref(&scratch.0)).unwrap(), [device]);
+    // One that is named itself is refused.
+    assert_eq!(found(&[strange]).unwrap_err().code, ErrorCode::DeviceUnusable);
 }

@@ -44,6 +44,7 @@ fn settings_are_those_of_the_profile() {
 fn a_store_is_open_once_and_can_be_looked_at_beside_that() {
     let folder = std::env::temp_dir().join(format!("forebay-store-{}", std::process::id()));
     let name = format!("file://{}?size=64M", folder.display());
+    assert_eq!(resolve_new(&name).unwrap(), name);
     let content = forebay_device::IoBuf::copy_of(&[7; 4096]).freeze();
     forebay_rt::Runtime::real().unwrap().block_on(async move {
         let owner = open(&name, 1, true).await.unwrap();
@@ -57,4 +58,21 @@ fn a_store_is_open_once_and_can_be_looked_at_beside_that() {
         open(&name, 1, true).await.unwrap();
     });
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_made_for_a_new_device_alone() {
+    let base = std::env::temp_dir().join(format!("forebay-no-store-{}", std::process::id()));
+    let folder = base.join("tank");
+    let name = format!("file://{}?size=64M", folder.display());
+    let given = name.clone();
+    forebay_rt::Runtime::real().unwrap().block_on(async move {
+        for exclusive in [false, true] {
+            open(&given, 1, exclusive).await.err().unwrap();
+        }
+    });
+    assert!(!base.exists(), "a search has made it");
+    resolve_new(&name).unwrap();
+    assert!(folder.is_dir());
+    std::fs::remove_dir_all(&base).unwrap();
 }
