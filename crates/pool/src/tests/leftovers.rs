@@ -269,7 +269,7 @@ fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
                 None => {
                     let map = pool.store.map.borrow();
                     let held: u64 = map.volumes().map(|id| map.mapped_blocks(id)).sum();
-                    assert_eq!(held, 0, "blocks that belong to nobody");
+                    assert_eq!(held, 0, "blocks that no version has");
                     assert!(pool.snapshots.volumes().is_empty(), "a snapshot of no volume");
                 }
             });
