@@ -39,7 +39,7 @@ pub async fn scrub(
                     ));
                 }
                 until_begun(&handle, before.as_ref()).await?;
-                said = until_over(access, &handle, pool).await?;
+                said = result(pool, until_over(access, &handle, pool).await?)?;
             }
             Ok(said)
         }
@@ -67,7 +67,8 @@ pub async fn act_and_wait(
             until_begun(&handle, before.as_ref()).await?;
         }
         if wait {
-            return until_over(access, &handle, pool).await.map(Outcome::text);
+            let ended = until_over(access, &handle, pool).await?;
+            return result(pool, ended).map(Outcome::text);
         }
         if handle.is_local() && scan_of(&handle).await?.is_some_and(|s| is_running(&s)) {
             log::notice(&format!(
@@ -129,13 +130,28 @@ async fn scan_of(handle: &PoolHandle) -> Result<Option<ScanStatus>, Failure> {
     Ok(status.pool.scan)
 }
 
-/// Waits for the end of the running scan; what it did, in words. On Ctrl-C a scrub in this process
-/// is paused; any other scan goes on in its server, or at the next import.
+/// What the scan that a command waited for did, in words; a failure if another command ended it.
+fn result(pool: &str, ended: Option<ScanStatus>) -> Result<String, Failure> {
+    let Some(scan) = ended else { return Ok(String::new()) };
+    let (kind, how, next) = match scan.state {
+        ScanPhase::InProgress | ScanPhase::Completed => return Ok(scan_text(&scan)),
+        ScanPhase::Paused => (scan.kind, "paused", "goes on with it"),
+        ScanPhase::Stopped => (scan.kind, "stopped", "begins anew"),
+    };
+    let (kind, scanned) = (kind.as_str(), format_bytes(scan.done_bytes));
+    let total = format_bytes(scan.total_bytes);
+    let message = format!("the {kind} of '{pool}' was {how} after {scanned} of {total}");
+    let hint = format!("'forebay pool {kind} {pool}' {next}");
+    Err(Failure::new(ErrorCode::Interrupted, message).with_hint(hint))
+}
+
+/// Waits for the end of the running scan. On Ctrl-C a scrub in this process is paused; any other
+/// scan goes on in its server, or at the next import.
 async fn until_over(
     access: &PoolAccess,
     handle: &PoolHandle,
     pool: &str,
-) -> Result<String, Failure> {
+) -> Result<Option<ScanStatus>, Failure> {
     let stop = access.stop();
     let screen = Screen::stderr();
     let outcome = loop {
@@ -152,8 +168,7 @@ async fn until_over(
                 break Err(Failure::new(ErrorCode::Unrepairable, message)
                     .with_hint(format!("'forebay pool status -v {pool}' lists them")));
             }
-            Some(scan) => break Ok(scan_text(&scan)),
-            None => break Ok(String::new()),
+            ended => break Ok(ended),
         }
     };
     screen.clear();
@@ -190,4 +205,33 @@ fn progress(pool: &str, scan: &ScanStatus) -> String {
         format_bytes(scan.repaired_bytes),
         duration(scan.elapsed_secs),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_that_another_command_ended_is_a_failure_of_the_one_that_waited() {
+        let ended = |kind, state| ScanStatus {
+            kind,
+            state,
+            started_at: 0,
+            elapsed_secs: 3,
+            done_bytes: 1 << 30,
+            total_bytes: 2 << 30,
+            repaired_bytes: 0,
+            errors: 0,
+        };
+        for (kind, state, expected) in [
+            (ScanKind::Scrub, ScanPhase::Paused, "the scrub of 'p' was paused after 1G of 2G"),
+            (ScanKind::Scrub, ScanPhase::Stopped, "the scrub of 'p' was stopped after 1G of 2G"),
+            (ScanKind::Resilver, ScanPhase::Stopped, "the resilver of 'p' was stopped after"),
+        ] {
+            let failure = result("p", Some(ended(kind, state))).unwrap_err();
+            assert!(failure.message.starts_with(expected), "{}", failure.message);
+        }
+        let text = result("p", Some(ended(ScanKind::Scrub, ScanPhase::Completed))).unwrap();
+        assert!(text.contains("scrub repaired"), "{text}");
+    }
 }
