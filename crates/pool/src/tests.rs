@@ -27,6 +27,7 @@ mod dedup;
 mod devices;
 mod divergence;
 mod due_scrubs;
+mod durable_holes;
 mod durable_writes;
 mod edges;
 mod errors;

@@ -112,6 +112,7 @@ fn commands_on_snapshots_refuse_what_would_lose_data() {
         pool.rename_snapshot("v@a", "z").await.unwrap();
         assert_eq!(pool.snapshots_of_spec("v@%").unwrap(), ["v@z", "v@b", "v@c"]);
         assert_eq!(pool.snapshots_of_spec("v@z%b").unwrap(), ["v@z", "v@b"]);
+        assert_eq!(pool.snapshots_of_spec("v@b%").unwrap(), ["v@b", "v@c"]);
         assert_eq!(pool.snapshots_of_spec("v@c,z").unwrap(), ["v@z", "v@c"]);
         assert!(pool.snapshots_of_spec("v@a").is_err());
         assert_eq!(pool.list_snapshots().await.len(), 3, "nothing was destroyed");
