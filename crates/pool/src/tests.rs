@@ -50,6 +50,7 @@ mod needed_labels;
 mod object_stores;
 mod old_groups;
 mod openings;
+mod parts_of_blocks;
 mod polls;
 mod promotions;
 pub(crate) mod rack;
