@@ -1,13 +1,16 @@
 //! Properties that are set, and what commands do to snapshots: both are there after a crash.
 
-use forebay_rt::Runtime;
-use forebay_units::Layout;
+use std::rc::Rc;
+
+use forebay_device::IoBuf;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{names, spec, volume};
 use crate::properties::{POOL_PROPERTIES, VOLUME_PROPERTIES};
 use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
-use crate::{Pool, VolumeError};
+use crate::{Compression, DedupMode, Pool, VolumeError};
 
 /// A value of each property that is not its default.
 fn other_value(name: &str) -> &'static str {
@@ -134,5 +137,76 @@ fn what_a_command_on_snapshots_has_done_is_there_after_a_crash() {
         assert_eq!(found, before, "before step {step}");
         assert_ne!(after, before, "step {step} changed nothing");
         before = after;
+    }
+}
+
+/// What a volume goes by.
+#[derive(Clone, Debug, PartialEq)]
+struct Ways {
+    weight: u32,
+    is_cached: bool,
+    caches_writes: bool,
+    dedup: DedupMode,
+    compression: Compression,
+    /// Whether 64 reads of 1 MiB take more than 5 s in all.
+    is_limited: bool,
+}
+
+const DEFAULTS: Ways = Ways {
+    weight: 100,
+    is_cached: true,
+    caches_writes: false,
+    dedup: DedupMode::Off,
+    compression: Compression::Off,
+    is_limited: false,
+};
+
+async fn ways(pool: &Rc<Pool>) -> Ways {
+    let state = pool.volume_named("v").unwrap();
+    let v = pool.open_volume("v").unwrap();
+    let begun = rt::now();
+    for _ in 0..64 {
+        v.read(0, IoBuf::zeroed(1 << 20)).await.unwrap();
+    }
+    Ways {
+        weight: state.demand(4096, false).weight,
+        is_cached: state.is_cached.get(),
+        caches_writes: state.caches_writes.get(),
+        dedup: state.dedup.get(),
+        compression: state.compression.get(),
+        is_limited: rt::now().since(begun) > Nanos::from_secs(5),
+    }
+}
+
+#[test]
+fn a_property_means_the_same_however_the_volume_got_it() {
+    for (property, value, expected) in [
+        ("weight", "77", Ways { weight: 77, ..DEFAULTS }),
+        ("primarycache", "none", Ways { is_cached: false, ..DEFAULTS }),
+        ("cache_writes", "on", Ways { caches_writes: true, ..DEFAULTS }),
+        ("dedup", "on", Ways { dedup: DedupMode::On, ..DEFAULTS }),
+        ("compression", "lz4", Ways { compression: Compression::Lz4, ..DEFAULTS }),
+        ("iops_limit", "5", Ways { is_limited: true, ..DEFAULTS }),
+        ("bandwidth_limit", "7M", Ways { is_limited: true, ..DEFAULTS }),
+    ] {
+        Runtime::simulated(1).block_on(async move {
+            let (rack, paths) = (Rack::new(&["a", "l"], 64 << 20), names(&["a", "l"]));
+            let options = spec(Layout::Raid0, &["a"], &["l"]);
+            let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+            let thin = VolumeSpec { sparse: true, ..volume(8 << 20) };
+            pool.create_volume(&thin).await.unwrap();
+            assert_eq!(ways(&pool).await, DEFAULTS);
+            pool.set_volume("v", property, value).await.unwrap();
+            assert_eq!(ways(&pool).await, expected, "{property} is set");
+            pool.export().await.unwrap();
+            let options = ImportOptions::default();
+            let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+            assert_eq!(ways(&pool).await, expected, "{property} is imported");
+            pool.destroy_volume("v", false).await.unwrap();
+            let properties = [(property.to_owned(), value.to_owned())].into();
+            pool.create_volume(&VolumeSpec { properties, ..thin }).await.unwrap();
+            assert_eq!(ways(&pool).await, expected, "{property} is created");
+            pool.export().await.unwrap();
+        });
     }
 }
