@@ -12,7 +12,7 @@ use forebay_units::{Layout, Nanos};
 
 use super::imports::{ALL, SIZE, check, import, make, until_crash, write};
 use super::rack::{Rack, paced};
-use super::{names, spec, volume};
+use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, LogSpec, PoolSpec};
 use crate::status::{Health, PoolCondition};
 use crate::{AdminError, ImportErrorKind, OpenWith, Pool};
@@ -280,6 +280,40 @@ fn a_side_that_the_operator_took_offline_is_offline_after_an_import() {
         pool.online("m").await.unwrap();
         assert_eq!(side(), Health::Online);
         check(&pool, 2).await;
+        pool.export().await.unwrap();
+    });
+}
+
+// What the log alone had is in memory as well.
+#[test]
+fn a_suspended_pool_goes_on_without_its_log() {
+    Runtime::simulated(9).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let mut options = spec(Layout::Mirror, &["a", "b"], &["l"]);
+        options.properties.insert("txg_timeout".to_owned(), "600".to_owned());
+        let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(8192, 1), true).await.unwrap();
+        rack.switches.works_for.set(Some(0));
+        let _ = pool.sync().await;
+        assert_eq!(pool.summary().health, Health::Suspended);
+        rack.switches.works_for.set(None);
+        rack.pull(&["l"]);
+        let next = pool.resume(&names(&["a", "b", "l"])).await.unwrap();
+        drop(pool);
+        assert_eq!(next.status().logs[0].state, Health::Faulted);
+        v.write(4096, stamp(4096, 2), true).await.unwrap();
+        drop(v);
+        next.export().await.unwrap();
+        drop(next);
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.locked(), &names(&["a", "b"]), "tank", &options).await;
+        let pool = pool.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        expect(&v, 0, &stamp(8192, 1)[..4096]).await;
+        expect(&v, 4096, &stamp(4096, 2)).await;
+        drop(v);
         pool.export().await.unwrap();
     });
 }
