@@ -5,11 +5,13 @@
 //! credentials. Who calls: openers of devices.
 
 use std::future::Future;
+use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,12 +37,43 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a request may take. It is made again then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A folder as it was when the store was opened.
+struct Folder {
+    path: PathBuf,
+    /// Its file system and its number there.
+    id: (u64, u64),
+}
+
+impl Folder {
+    fn open(path: &FilePath) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), id: id_of(path)? })
+    }
+
+    /// Fails while the path leads to another folder, or to none: objects would be written to where
+    /// no later import finds them, such as below the place of a mount that is gone.
+    fn check(&self) -> object_store::Result<()> {
+        let path = self.path.display();
+        let text = match id_of(&self.path) {
+            Ok(id) if id == self.id => return Ok(()),
+            Ok(_) => format!("another folder is in the place of {path}: is it mounted?"),
+            Err(error) => format!("{path}: {error}"),
+        };
+        Err(Error::Generic { store: "folder", source: text.into() })
+    }
+}
+
+fn id_of(folder: &FilePath) -> io::Result<(u64, u64)> {
+    std::fs::metadata(folder).map(|found| (found.dev(), found.ino()))
+}
+
 /// A store on the network, or a folder.
 pub struct RemoteStore {
     name: String,
     prefix: Path,
     store: Arc<dyn ObjectStore>,
     runtime: Handle,
+    /// The folder, where it is one.
+    folder: Option<Arc<Folder>>,
     /// Ends the thread when it is dropped.
     _running: tokio::sync::oneshot::Sender<()>,
     /// Keeps other processes of this machine from opening it, until this one ends. `None`: it was
@@ -103,7 +136,7 @@ impl RemoteStore {
         }
         let built = builder.with_bucket_name(bucket).with_client_options(client).build();
         let store = built.map_err(|error| StoreError::Refused { text: setting(&error) })?;
-        Self::over(name, &place, Arc::new(store), prefix, exclusive)
+        Self::over(name, &place, (Arc::new(store), None), prefix, exclusive)
     }
 
     /// Objects as files below a folder. With `exclusive`, no other process of this machine opens it
@@ -115,13 +148,15 @@ impl RemoteStore {
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| refused(first_line(&error)))?
             .with_fsync(true);
-        Self::over(name, &folder.display().to_string(), Arc::new(store), "", exclusive)
+        let opened = Folder::open(folder).map_err(|error| refused(error.to_string()))?;
+        let parts: (Arc<dyn ObjectStore>, _) = (Arc::new(store), Some(Arc::new(opened)));
+        Self::over(name, &folder.display().to_string(), parts, "", exclusive)
     }
 
     fn over(
         name: &str,
         place: &str,
-        store: Arc<dyn ObjectStore>,
+        (store, folder): (Arc<dyn ObjectStore>, Option<Arc<Folder>>),
         prefix: &str,
         exclusive: bool,
     ) -> Result<Rc<Self>, StoreError> {
@@ -139,7 +174,8 @@ impl RemoteStore {
             runtime.shutdown_background();
         })));
         let name = name.to_owned();
-        Ok(Rc::new(Self { name, prefix, store, runtime: handle, _running: running, _lock: lock }))
+        let runtime = handle;
+        Ok(Rc::new(Self { name, prefix, store, runtime, folder, _running: running, _lock: lock }))
     }
 
     fn path(&self, name: &str) -> Path {
@@ -152,7 +188,12 @@ impl RemoteStore {
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<T, Error> {
         let (done, answer) = rt::oneshot::channel();
+        let folder = self.folder.clone();
         self.runtime.spawn(async move {
+            if let Err(error) = check(folder).await {
+                let _ = done.send(Err(error));
+                return;
+            }
             // What the request sent is let go of before the caller hears of it: buffers that the
             // pool's thread frees last are used again there.
             let outcome = request.await;
@@ -163,6 +204,13 @@ impl RemoteStore {
             Err(Error::Generic { store: "thread", source: "its thread has ended".into() })
         })
     }
+}
+
+/// As [`Folder::check`], beside other requests: a file system may take its time.
+async fn check(folder: Option<Arc<Folder>>) -> object_store::Result<()> {
+    let Some(folder) = folder else { return Ok(()) };
+    let checked = tokio::task::spawn_blocking(move || folder.check()).await;
+    checked.unwrap_or_else(|error| Err(Error::Generic { store: "folder", source: error.into() }))
 }
 
 /// Fails when requests could not be made to an endpoint: the library panics at each of them. An
@@ -384,6 +432,42 @@ mod tests {
             assert!(matches!(RemoteStore::folder("file", &again, true), Err(StoreError::InUse)));
             drop(first);
             std::fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    // A mount that is gone leaves its empty folder behind.
+    #[test]
+    fn objects_go_to_no_other_folder_in_the_place_of_the_one_that_was_opened() {
+        let root = std::env::temp_dir().join(format!("forebay-moved-{}", std::process::id()));
+        let (folder, away) = (root.join("store"), root.join("away"));
+        std::fs::create_dir_all(&folder).unwrap();
+        rt::Runtime::real().expect("io_uring").block_on(async move {
+            let store = RemoteStore::folder("file", &folder, true).unwrap();
+            let data = || vec![IoBuf::zeroed(4096).freeze()];
+            store.put("a", data(), true).await.unwrap();
+            std::fs::rename(&folder, &away).unwrap();
+            for is_there in [false, true] {
+                if is_there {
+                    std::fs::create_dir(&folder).unwrap();
+                }
+                let outcomes = [
+                    store.put("b", data(), true).await,
+                    store.get("a", None).await.map(|_| ()),
+                    store.delete(vec!["a".to_owned()]).await,
+                    store.list("").await.map(|_| ()),
+                ];
+                for outcome in outcomes {
+                    assert!(matches!(outcome, Err(StoreError::Unavailable { .. })), "{outcome:?}");
+                }
+                let found = std::fs::read_dir(&folder).map_or(0, Iterator::count);
+                assert!(folder.exists() == is_there && found == 0);
+            }
+            std::fs::remove_dir(&folder).unwrap();
+            std::fs::rename(&away, &folder).unwrap();
+            store.put("b", data(), true).await.unwrap();
+            assert_eq!(store.list("").await.unwrap(), ["a", "b"]);
+            drop(store);
+            std::fs::remove_dir_all(root).unwrap();
         });
     }
 }
