@@ -19,11 +19,15 @@ const DATA_BYTES: usize = 64 << 10;
 
 /// A pool whose groups end when they are asked to, and its volume.
 async fn pool_with(rack: &Rc<Rack>, sync: &str) -> (Rc<Pool>, Device) {
+    pool_of(rack, volume(8 << 20), sync).await
+}
+
+async fn pool_of(rack: &Rc<Rack>, volume: VolumeSpec, sync: &str) -> (Rc<Pool>, Device) {
     let mut options = spec(Layout::Mirror, &["a", "b"], &["l"]);
     options.properties.insert("txg_timeout".to_owned(), "600".to_owned());
     let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
     let properties = BTreeMap::from([("sync".to_owned(), sync.to_owned())]);
-    pool.create_volume(&VolumeSpec { properties, ..volume(8 << 20) }).await.unwrap();
+    pool.create_volume(&VolumeSpec { properties, ..volume }).await.unwrap();
     let v = pool.open_volume("v").unwrap();
     (pool, v)
 }
@@ -70,22 +74,54 @@ fn durable_holes_survive_a_crash() {
     }
 }
 
+// More than what is written at a time where zeroes must keep their space.
 #[test]
 fn zeroes_and_trims_past_the_end_change_nothing() {
-    Runtime::simulated(3).block_on(async {
-        let rack = Rack::new(&["a", "b", "l"], 64 << 20);
-        let (pool, v) = pool_with(&rack, "standard").await;
-        let last = (8 << 20) - DATA_BYTES as u64;
-        v.write(last, stamp(DATA_BYTES, 1), false).await.unwrap();
-        let (at, len_bytes) = (last + 512, DATA_BYTES as u64);
-        for no_hole in [false, true] {
-            let options = ZeroOptions { no_hole, ..ZeroOptions::default() };
-            let refused = v.write_zeroes(at, len_bytes, options).await.unwrap_err();
+    const DATA: u64 = 3 << 20;
+    for sparse in [false, true] {
+        Runtime::simulated(3).block_on(async move {
+            let rack = Rack::new(&["a", "b", "l"], 64 << 20);
+            let spec = VolumeSpec { sparse, ..volume(8 << 20) };
+            let (pool, v) = pool_of(&rack, spec, "standard").await;
+            let last = (8 << 20) - DATA;
+            v.write(last, stamp(DATA as usize, 1), false).await.unwrap();
+            for no_hole in [false, true] {
+                let options = ZeroOptions { no_hole, ..ZeroOptions::default() };
+                let refused = v.write_zeroes(last + 512, DATA, options).await.unwrap_err();
+                assert!(matches!(refused.kind, ErrorKind::OutOfRange { .. }), "{refused}");
+            }
+            let refused = v.discard(last + 512, DATA, false).await.unwrap_err();
             assert!(matches!(refused.kind, ErrorKind::OutOfRange { .. }), "{refused}");
+            expect(&v, last, &stamp(DATA as usize, 1)).await;
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+// One record of the log has at most 8 TiB of zeroes.
+#[test]
+fn a_durable_hole_of_many_tebibytes_survives_a_crash() {
+    const TIB: u64 = 1 << 40;
+    let written = [0, 7 * TIB, 9 * TIB, 18 * TIB - 4096, 18 * TIB];
+    let rack = Rack::new(&["a", "b", "l"], 64 << 20);
+    let mine = rack.clone();
+    until_crash(async move {
+        let spec = VolumeSpec { sparse: true, ..volume(20 * TIB) };
+        let (pool, v) = pool_of(&mine, spec, "standard").await;
+        for at in written {
+            v.write(at, stamp(4096, at), false).await.unwrap();
         }
-        let refused = v.discard(at, len_bytes, false).await.unwrap_err();
-        assert!(matches!(refused.kind, ErrorKind::OutOfRange { .. }), "{refused}");
-        expect(&v, last, &stamp(DATA_BYTES, 1)).await;
+        pool.sync().await.unwrap();
+        v.discard(0, 18 * TIB, true).await.unwrap();
+    });
+    Runtime::simulated(6).block_on(async move {
+        let pool = import(&rack).await;
+        let v = pool.open_volume("v").unwrap();
+        for at in &written[..4] {
+            expect(&v, *at, &[0; 4096]).await;
+        }
+        expect(&v, 18 * TIB, &stamp(4096, 18 * TIB)).await;
+        drop(v);
         pool.export().await.unwrap();
     });
 }
