@@ -190,13 +190,13 @@ impl RemoteStore {
         let (done, answer) = rt::oneshot::channel();
         let folder = self.folder.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = check(folder).await {
-                let _ = done.send(Err(error));
-                return;
-            }
             // What the request sent is let go of before the caller hears of it: buffers that the
             // pool's thread frees last are used again there.
-            let outcome = request.await;
+            let outcome = async move {
+                check(folder).await?;
+                request.await
+            }
+            .await;
             // The caller may have stopped waiting.
             let _ = done.send(outcome);
         });
