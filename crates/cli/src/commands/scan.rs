@@ -133,13 +133,13 @@ async fn scan_of(handle: &PoolHandle) -> Result<Option<ScanStatus>, Failure> {
 /// What the scan that a command waited for did, in words; a failure if another command ended it.
 fn result(pool: &str, ended: Option<ScanStatus>) -> Result<String, Failure> {
     let Some(scan) = ended else { return Ok(String::new()) };
-    let (kind, how, next) = match scan.state {
+    let (how, next) = match scan.state {
         ScanPhase::InProgress | ScanPhase::Completed => return Ok(scan_text(&scan)),
-        ScanPhase::Paused => (scan.kind, "paused", "goes on with it"),
-        ScanPhase::Stopped => (scan.kind, "stopped", "begins anew"),
+        ScanPhase::Paused => ("paused", "goes on with it"),
+        ScanPhase::Stopped => ("stopped", "begins anew"),
     };
-    let (kind, scanned) = (kind.as_str(), format_bytes(scan.done_bytes));
-    let total = format_bytes(scan.total_bytes);
+    let kind = scan.kind.as_str();
+    let (scanned, total) = (format_bytes(scan.done_bytes), format_bytes(scan.total_bytes));
     let message = format!("the {kind} of '{pool}' was {how} after {scanned} of {total}");
     let hint = format!("'forebay pool {kind} {pool}' {next}");
     Err(Failure::new(ErrorCode::Interrupted, message).with_hint(hint))
