@@ -45,7 +45,7 @@ struct Folder {
 }
 
 impl Folder {
-    fn open(path: &FilePath) -> io::Result<Self> {
+    fn at(path: &FilePath) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), id: id_of(path)? })
     }
 
@@ -148,9 +148,9 @@ impl RemoteStore {
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| refused(first_line(&error)))?
             .with_fsync(true);
-        let opened = Folder::open(folder).map_err(|error| refused(error.to_string()))?;
-        let parts: (Arc<dyn ObjectStore>, _) = (Arc::new(store), Some(Arc::new(opened)));
-        Self::over(name, &folder.display().to_string(), parts, "", exclusive)
+        let place = Folder::at(folder).map_err(|error| refused(error.to_string()))?;
+        let store: (Arc<dyn ObjectStore>, _) = (Arc::new(store), Some(Arc::new(place)));
+        Self::over(name, &folder.display().to_string(), store, "", exclusive)
     }
 
     fn over(
