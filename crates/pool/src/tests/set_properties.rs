@@ -1,4 +1,5 @@
-//! Properties that are set, and what commands do to snapshots: both are there after a crash.
+//! Properties that are set, and what commands do to snapshots: both are there after a crash. What
+//! the properties of a volume mean to it.
 
 use std::rc::Rc;
 
