@@ -201,8 +201,7 @@ impl Pool {
             DeviceError::new(name, operation, 0, 0, kind)
         };
         let unlisted = self.sync.committed.get().next() < volume.log_from.get();
-        if unlisted || volume.pending_bytes.get() > self.direct_limit_bytes() {
-            // Writing this much to the log first would only write it twice.
+        if unlisted || self.commits_directly(volume.pending_bytes.get()) {
             let txg = self.dirty.groups.borrow().open_txg();
             return self.commit(txg).await.map_err(fail);
         }

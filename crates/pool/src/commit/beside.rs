@@ -68,7 +68,7 @@ impl Pool {
     }
 
     /// Whether a data device is in an object store.
-    fn has_store_member(&self) -> bool {
+    pub(super) fn has_store_member(&self) -> bool {
         self.label_devices().iter().any(|(_, open)| open.device().objects().is_some())
     }
 

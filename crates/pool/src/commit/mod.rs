@@ -35,6 +35,18 @@ impl Pool {
         MOST.min(self.log.capacity_bytes() / 4).min(self.dirty.throttle.limit_bytes() / 2)
     }
 
+    /// Whether a flush of so many bytes commits the group, because the log would only write them
+    /// twice. A group in an object store waits for the store, which may be away: there the log
+    /// takes what leaves a quarter of it free.
+    pub(crate) fn commits_directly(&self, pending_bytes: u64) -> bool {
+        if pending_bytes <= self.direct_limit_bytes() {
+            return false;
+        }
+        let capacity_bytes = self.log.capacity_bytes();
+        let needed_bytes = self.log.used_bytes() + pending_bytes + capacity_bytes / 4;
+        self.log_in_pool() || !self.has_store_member() || needed_bytes > capacity_bytes
+    }
+
     /// Wakes the sync task when there is enough work.
     pub(crate) fn note_dirty(&self, first: bool) {
         if first

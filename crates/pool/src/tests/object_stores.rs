@@ -24,7 +24,7 @@ struct InStore {
 
 impl InStore {
     fn new(name: &str, stats: ObjectStats) -> Rc<Self> {
-        let inner = MemoryDevice::new(name, 64 << 20);
+        let inner = MemoryDevice::new(name, 256 << 20);
         Rc::new(Self { inner, stats: RefCell::new(stats) })
     }
 }
@@ -166,4 +166,50 @@ fn a_large_group_goes_to_segments_beside_the_root_of_the_one_before() {
         drop(v);
         pool.export().await.unwrap();
     });
+}
+
+/// What goes to the log of `log_bytes` while the store is away, when 50 MiB are flushed; and the
+/// time that takes.
+fn flushed_while_the_store_is_away(log_bytes: u64) -> (u64, Nanos) {
+    Runtime::simulated(4).block_on(async move {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let log: Device = Rc::new(MemoryDevice::new("log", log_bytes));
+        let opener = OpenWith::new(1, move |name| {
+            let found = stores.iter().find(|store| store.inner.name() == name);
+            Ok(found.map_or_else(|| log.clone(), |store| store.clone() as Device))
+        });
+        let is_away = Rc::new(Cell::new(false));
+        let away = is_away.clone();
+        let pace = move |name: &str, operation: Operation, _: u64| {
+            (away.get() && name != "log" && operation != Operation::Read)
+                .then(|| Nanos::from_secs(20))
+        };
+        let shelf = paced(opener, pace);
+        let mut options = spec(Layout::Raid0, &["a", "b"], &["log"]);
+        for (name, value) in [("dirty_limit", "96M"), ("txg_timeout", "600")] {
+            options.properties.insert(name.to_owned(), value.to_owned());
+        }
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(50 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        is_away.set(true);
+        let (begun, logged) = (rt::now(), pool.log.stats().frame_bytes);
+        for at in 0..50 {
+            v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        let taken = (pool.log.stats().frame_bytes - logged, rt::now().since(begun));
+        is_away.set(false);
+        pool.export().await.unwrap();
+        taken
+    })
+}
+
+#[test]
+fn a_large_flush_does_not_wait_for_a_store_that_is_away() {
+    let (logged, took) = flushed_while_the_store_is_away(256 << 20);
+    assert!(logged >= 50 << 20 && took < Nanos::from_secs(20), "{logged} bytes, {took:?}");
+    // Other volumes need the rest of the log.
+    let (logged, took) = flushed_while_the_store_is_away(64 << 20);
+    assert!(logged < 50 << 20 && took >= Nanos::from_secs(20), "{logged} bytes, {took:?}");
 }
