@@ -68,6 +68,8 @@ pub struct ObjectStats {
     pub retries: u64,
     /// For how long the store has answered no request, if one waits for its answer.
     pub silent_for: Option<Nanos>,
+    /// What the last of these requests failed with; none while they fail with nothing.
+    pub silent_error: Option<String>,
     /// Requests that fail again and again while others are answered, oldest first.
     pub failing: Vec<FailingRequest>,
 }

@@ -56,13 +56,17 @@ impl Attempts {
         Attempt { attempts: self, number }
     }
 
-    /// For how long no request was answered, if one waits.
-    pub fn silent_for(&self) -> Option<Nanos> {
+    /// For how long no request was answered, if one waits, and the last failure meanwhile.
+    pub fn silence(&self) -> Option<(Nanos, Option<String>)> {
         let waiting = self.waiting.borrow();
         // One that fails alone says nothing of the store.
-        let begun = waiting.values().filter(|w| !w.is_named()).map(|w| w.since);
-        let begun = begun.filter(|at| self.answered_at.get().is_none_or(|answer| *at >= answer));
-        begun.min().map(|at| rt::now().since(at))
+        let unanswered = || {
+            let is_newer = |w: &&Waiting| self.answered_at.get().is_none_or(|at| w.since >= at);
+            waiting.values().filter(|w| !w.is_named()).filter(is_newer)
+        };
+        let begun = unanswered().map(|w| w.since).min()?;
+        let failed = unanswered().filter(|w| w.failures > 0).max_by_key(|w| w.failed_at);
+        Some((rt::now().since(begun), failed.map(|w| w.error.clone())))
     }
 
     /// Requests that fail again and again while others are answered, oldest first.

@@ -55,8 +55,10 @@ impl Requests {
     }
 
     pub fn stats(&self) -> ObjectStats {
+        let (silent_for, silent_error) = self.attempts.silence().unzip();
         ObjectStats {
-            silent_for: self.attempts.silent_for(),
+            silent_for,
+            silent_error: silent_error.flatten(),
             failing: self.attempts.failing(),
             ..self.stats.borrow().clone()
         }

@@ -401,7 +401,9 @@ fn a_request_that_fails_alone_is_named_and_an_outage_is_not() {
             rt::sleep(Nanos::from_secs(1)).await;
             assert_eq!(device.stats().failing, []);
         }
-        assert!(device.stats().silent_for.unwrap() >= Nanos::from_secs(55));
+        let stats = device.stats();
+        assert!(stats.silent_for.unwrap() >= Nanos::from_secs(55));
+        assert!(stats.silent_error.is_some_and(|error| !error.is_empty()));
         bucket.set_config(BucketConfig::calm());
         for _ in 0..60 {
             assert_eq!(device.stats().failing, []);

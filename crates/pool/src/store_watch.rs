@@ -84,8 +84,8 @@ impl Pool {
         if store.silent_secs.is_some() {
             if silent.insert(device.clone()) {
                 let lasts_secs = reserve.and_then(|reserve| reserve.secs);
-                let device = device.clone();
-                self.health.events.push(PoolEvent::StoreSilent { device, lasts_secs });
+                let (device, error) = (device.clone(), store.silent_error.clone());
+                self.health.events.push(PoolEvent::StoreSilent { device, error, lasts_secs });
             }
         } else if silent.remove(&device) {
             self.health.events.push(PoolEvent::StoreAnswers { device: device.clone() });
@@ -126,7 +126,8 @@ impl Pool {
         let stores = self.stores();
         let silent = stores.iter().find_map(|(device, store)| {
             let (device, secs) = (device.clone(), store.silent_secs?);
-            Some(PoolCondition::StoreSilent { device, secs, reserve: self.outage_reserve() })
+            let (error, reserve) = (store.silent_error.clone(), self.outage_reserve());
+            Some(PoolCondition::StoreSilent { device, secs, error, reserve })
         });
         silent.or_else(|| {
             stores.into_iter().find_map(|(device, mut store)| {

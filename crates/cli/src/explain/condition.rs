@@ -73,8 +73,8 @@ pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
             bring_back(name),
         ),
         PoolCondition::DevicesFailed { last } => failed(name, last.as_ref()),
-        PoolCondition::StoreSilent { device, secs, reserve } => {
-            silent(name, device, *secs, reserve.as_ref())
+        PoolCondition::StoreSilent { device, secs, error, reserve } => {
+            silent(name, device, (*secs, error.as_deref()), reserve.as_ref())
         }
         PoolCondition::StoreRequestFails { device, failing } => (
             ConditionCode::StoreRequestFails,
@@ -103,10 +103,11 @@ pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
 fn silent(
     name: &str,
     device: &str,
-    secs: u64,
+    (secs, error): (u64, Option<&str>),
     reserve: Option<&OutageReserve>,
 ) -> (ConditionCode, String, String) {
-    let mut status = format!("The object store of {device} has not answered for {secs} s.");
+    let why = error.map_or_else(String::new, |error| format!(": {error}"));
+    let mut status = format!("The object store of {device} has not answered for {secs} s{why}.");
     if let Some(lasts) = reserve.and_then(reserve_line) {
         status.push_str(&format!(" Durable writes go on {lasts}."));
     }
@@ -180,7 +181,12 @@ mod tests {
             PoolCondition::Rebuilding,
             PoolCondition::DevicesOffline,
             PoolCondition::DevicesFailed { last: None },
-            PoolCondition::StoreSilent { device: "s3://b/t".into(), secs: 9, reserve: None },
+            PoolCondition::StoreSilent {
+                device: "s3://b/t".into(),
+                secs: 9,
+                error: None,
+                reserve: None,
+            },
             PoolCondition::StoreRequestFails {
                 device: "s3://b/t".into(),
                 failing: FailingRequestStatus {

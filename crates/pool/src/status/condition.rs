@@ -25,6 +25,8 @@ pub enum PoolCondition {
         device: String,
         /// Since when, in seconds.
         secs: u64,
+        /// What the last request failed with; none if none did.
+        error: Option<String>,
         /// How long durable writes go on.
         reserve: Option<OutageReserve>,
     },

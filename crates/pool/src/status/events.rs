@@ -124,6 +124,8 @@ pub enum PoolEvent {
     StoreSilent {
         /// The device.
         device: String,
+        /// What the last request failed with; none if none did.
+        error: Option<String>,
         /// For how many seconds durable writes go on at the present rate; none: no end is known.
         lasts_secs: Option<u64>,
     },

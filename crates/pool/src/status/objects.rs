@@ -37,6 +37,9 @@ pub struct ObjectsStatus {
     /// For how many seconds the store has answered nothing; none while it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_secs: Option<u64>,
+    /// What the last request failed with meanwhile; none if none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_error: Option<String>,
     /// Requests that fail again and again while others are answered, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failing: Vec<FailingRequestStatus>,
@@ -65,8 +68,9 @@ pub(crate) fn whole_secs(span: Nanos) -> u64 {
 pub(super) fn tell_of_store(f: &mut fmt::Formatter<'_>, event: &PoolEvent) -> fmt::Result {
     let rate = "at the present rate";
     match event {
-        PoolEvent::StoreSilent { device, lasts_secs } => {
+        PoolEvent::StoreSilent { device, error, lasts_secs } => {
             write!(f, "the object store of {device} does not answer")?;
+            error.iter().try_for_each(|error| write!(f, ": {error}"))?;
             let mut lasts = lasts_secs.iter();
             lasts.try_for_each(|secs| write!(f, "; durable writes go on for {secs} s {rate}"))
         }
@@ -103,7 +107,8 @@ impl fmt::Display for FailingRequestStatus {
 impl From<ObjectStats> for ObjectsStatus {
     fn from(stats: ObjectStats) -> Self {
         let ObjectStats { objects, stored_bytes, waiting_bytes, puts, put_bytes, gets, .. } = stats;
-        let ObjectStats { got_bytes, lists, deletes, retries, silent_for, failing, .. } = stats;
+        let ObjectStats { got_bytes, lists, deletes, retries, failing, .. } = stats;
+        let ObjectStats { silent_for, silent_error, .. } = stats;
         let silent_for = silent_for.filter(|silent| *silent >= SILENCE_TOLD_AFTER);
         Self {
             objects,
@@ -117,6 +122,7 @@ impl From<ObjectStats> for ObjectsStatus {
             deletes,
             retries,
             silent_secs: silent_for.map(whole_secs),
+            silent_error: silent_for.and(silent_error),
             failing: failing.into_iter().map(FailingRequestStatus::from).collect(),
         }
     }

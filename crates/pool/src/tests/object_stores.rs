@@ -96,14 +96,16 @@ fn a_store_is_called_silent_once_and_only_while_it_is() {
         pool.look_at_stores();
         assert_eq!(told(), []);
         stores[1].stats.borrow_mut().silent_for = Some(Nanos::from_secs(20));
+        stores[1].stats.borrow_mut().silent_error = Some("connection refused".to_owned());
         pool.look_at_stores();
         pool.look_at_stores();
         assert_eq!(told(), [("b".to_owned(), true)]);
         let condition = pool.condition();
-        let PoolCondition::StoreSilent { device, reserve: Some(reserve), .. } = condition else {
+        let PoolCondition::StoreSilent { device, error, reserve: Some(reserve), .. } = condition
+        else {
             panic!("{condition:?}");
         };
-        assert_eq!(device, "b");
+        assert_eq!((device.as_str(), error.as_deref()), ("b", Some("connection refused")));
         assert!(reserve.log_free_bytes > 0 && reserve.memory_free_bytes > 0, "{reserve:?}");
         stores[1].stats.borrow_mut().silent_for = None;
         pool.look_at_stores();
@@ -114,6 +116,7 @@ fn a_store_is_called_silent_once_and_only_while_it_is() {
         };
         let events = pool.events().into_iter().filter(of_store);
         let texts: Vec<String> = events.map(|event| event.to_string()).collect();
+        assert!(texts[0].contains("store of b does not answer: connection refused"), "{texts:?}");
         assert!(texts.len() >= 2 && texts.iter().all(|text| text.contains("store of b")));
         pool.export().await.unwrap();
     });

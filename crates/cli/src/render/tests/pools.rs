@@ -52,6 +52,7 @@ fn in_store() -> PoolStatus {
         deletes: 500,
         retries: 17,
         silent_secs: Some(42),
+        silent_error: Some("connection refused".into()),
         failing: vec![FailingRequestStatus {
             request: "put".into(),
             object: "data/00000000000000aa-12".into(),
@@ -85,13 +86,14 @@ fn a_pool_in_an_object_store_shows_its_requests_and_its_reserve() {
     let silent = PoolCondition::StoreSilent {
         device: "s3://backups/tank".into(),
         secs: 42,
+        error: Some("connection refused".into()),
         reserve: pool.outage_reserve,
     };
     let advice = advice("tank", &silent);
     assert_eq!(
         advice.status,
-        "The object store of s3://backups/tank has not answered for 42 s. Durable writes go on for \
-         00:01:40 at the present rate, until memory (dirty_limit) is full."
+        "The object store of s3://backups/tank has not answered for 42 s: connection refused. \
+         Durable writes go on for 00:01:40 at the present rate, until memory (dirty_limit) is full."
     );
 }
 
