@@ -48,6 +48,20 @@ impl Channel {
         }
     }
 
+    /// As [`Channel::recv`], but at most `most` bytes; in TLS what a record has.
+    #[inline]
+    pub(crate) async fn recv_most<B: StableBuf + DerefMut<Target = [u8]>>(
+        &self,
+        buf: B,
+        start: usize,
+        most: usize,
+    ) -> (io::Result<usize>, B) {
+        match self.session.get() {
+            None => self.stream.recv_most(buf, start, most).await,
+            Some(session) => session.recv(&self.stream, buf, start).await,
+        }
+    }
+
     /// Fills `buf` from `start` to its end; `UnexpectedEof` if the stream ends before that.
     pub(crate) async fn recv_exact<B: StableBuf + DerefMut<Target = [u8]>>(
         &self,

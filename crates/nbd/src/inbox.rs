@@ -1,8 +1,8 @@
 //! The receiving side of a connection.
 //!
 //! Bytes of a [`Channel`] enter; messages and payloads leave. One system call brings many small
-//! messages into one large buffer, and a large payload goes straight into its own buffer. The
-//! server's connection and the client call it.
+//! messages into one large buffer; a large payload, and the next one, go straight into their own.
+//! The server's connection and the client call it.
 
 use std::cell::Cell;
 use std::io;
@@ -14,6 +14,8 @@ use crate::channel::Channel;
 
 /// A payload longer than this is received into its own buffer, without a copy.
 const IN_PLACE_BYTES: usize = 32 << 10;
+/// Bytes that the header of a request with a payload has at most, or of a reply with one.
+const HEADER_BYTES: usize = 32;
 
 pub(crate) struct Inbox {
     channel: Rc<Channel>,
@@ -21,6 +23,8 @@ pub(crate) struct Inbox {
     buf: Option<IoBuf>,
     start: usize,
     end: usize,
+    /// Whether the last payload was large, as the next one is then mostly.
+    is_large: bool,
     /// The number of the message of which a part has arrived; 0 between messages.
     partial: Rc<Cell<u64>>,
     messages: u64,
@@ -30,7 +34,7 @@ impl Inbox {
     /// Receives from `channel`. The watchdog reads in `partial` which message is incomplete.
     pub(crate) fn new(channel: Rc<Channel>, buffer_bytes: usize, partial: Rc<Cell<u64>>) -> Self {
         let buf = Some(IoBuf::recycled(buffer_bytes));
-        Self { channel, buf, start: 0, end: 0, partial, messages: 0 }
+        Self { channel, buf, start: 0, end: 0, is_large: false, partial, messages: 0 }
     }
 
     /// The bytes that have arrived and are not consumed.
@@ -62,7 +66,12 @@ impl Inbox {
             if mid_message || self.start != self.end {
                 self.partial.set(self.messages);
             }
-            let got = self.receive_some(len).await;
+            // Of a large payload that follows, nothing more than this has to be copied.
+            let most = match self.is_large && !mid_message {
+                true => len.max(HEADER_BYTES) - (self.end - self.start),
+                false => usize::MAX,
+            };
+            let got = self.receive_some(len, most).await;
             self.partial.set(0);
             if got? == 0 {
                 return Ok(false);
@@ -71,7 +80,7 @@ impl Inbox {
         Ok(true)
     }
 
-    async fn receive_some(&mut self, len: usize) -> io::Result<usize> {
+    async fn receive_some(&mut self, len: usize, most: usize) -> io::Result<usize> {
         let mut buf = self.buf.take().expect("no receive is running");
         debug_assert!(len <= buf.len(), "a message larger than the buffer");
         if self.start > 0 && buf.len() - self.start < len.max(IN_PLACE_BYTES) {
@@ -79,7 +88,7 @@ impl Inbox {
             self.end -= self.start;
             self.start = 0;
         }
-        let (outcome, buf) = self.channel.recv(buf, self.end).await;
+        let (outcome, buf) = self.channel.recv_most(buf, self.end, most).await;
         self.buf = Some(buf);
         let got = outcome?;
         self.end += got;
@@ -104,6 +113,7 @@ impl Inbox {
         len: usize,
     ) -> io::Result<Option<IoBuf>> {
         let end = at + len;
+        self.is_large = len > IN_PLACE_BYTES;
         loop {
             let here = (end - at).min(self.end - self.start);
             into[at..at + here].copy_from_slice(&self.bytes()[..here]);
@@ -140,5 +150,46 @@ impl Inbox {
             len -= here as u64;
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_rt::{self as rt, Runtime, net};
+
+    use super::*;
+
+    #[test]
+    fn payloads_after_a_large_one_are_not_copied() {
+        Runtime::simulated(1).block_on(async {
+            const HEADER: usize = 28;
+            let (near, far) = net::pair();
+            let sizes = [100 << 10, 100 << 10, 64 << 10, 4096, 512, 100 << 10];
+            let sending = rt::spawn(async move {
+                for (number, size) in sizes.into_iter().enumerate() {
+                    far.send_all(vec![0xff; HEADER]).await.0.unwrap();
+                    far.send_all(vec![number as u8; size]).await.0.unwrap();
+                }
+                far
+            });
+            let mut inbox = Inbox::new(Channel::new(Rc::new(near)), 64 << 10, Rc::default());
+            let mut most = Vec::new();
+            for (number, size) in sizes.into_iter().enumerate() {
+                // All that the pipe takes has arrived by then.
+                rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+                assert!(inbox.fill(HEADER, false).await.unwrap());
+                assert!(inbox.bytes()[..HEADER].iter().all(|byte| *byte == 0xff));
+                most.push(inbox.bytes().len());
+                inbox.consume(HEADER);
+                let payload = inbox.take(IoBuf::zeroed(size)).await.unwrap().unwrap();
+                assert!(payload.iter().all(|byte| *byte == number as u8), "{number}");
+            }
+            drop(sending.await);
+            assert!(most[0] > HEADER_BYTES, "{most:?}");
+            assert!(most[1..4].iter().all(|bytes| *bytes <= HEADER_BYTES), "{most:?}");
+            // After a small one, much at once again.
+            assert!(most[4] > 512, "{most:?}");
+            assert!(!inbox.fill(1, false).await.unwrap());
+        });
     }
 }

@@ -134,6 +134,16 @@ impl Stream {
         self.receive(buf, start, MAX_RECEIVE_BYTES, 0).await
     }
 
+    /// As [`Stream::recv`], but at most `most` bytes.
+    pub async fn recv_most<B: StableBuf + DerefMut>(
+        &self,
+        buf: B,
+        start: usize,
+        most: usize,
+    ) -> (io::Result<usize>, B) {
+        self.receive(buf, start, most.min(MAX_RECEIVE_BYTES), 0).await
+    }
+
     /// At most `most` bytes into `buf` from `start` on. `flags` are those of recv(2).
     async fn receive<B: StableBuf + DerefMut>(
         &self,
@@ -163,7 +173,7 @@ impl Stream {
                     .until(|| !incoming.bytes.borrow().is_empty() || incoming.closed.get())
                     .await;
                 let mut bytes = incoming.bytes.borrow_mut();
-                let most = bytes.len().min(buf.len() - start);
+                let most = bytes.len().min(buf.len() - start).min(most);
                 let take = if most > 1 {
                     most - crate::random_below(most as u64 / 8 + 1) as usize
                 } else {
