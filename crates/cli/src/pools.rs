@@ -8,6 +8,7 @@ mod actions;
 mod changes;
 mod listed;
 mod opener;
+mod places;
 mod transfers;
 
 use std::cell::{Cell, RefCell};
@@ -36,8 +37,6 @@ use crate::failure::{ErrorCode, Failure};
 use crate::fault_reason::explain_faults;
 use crate::leases::Leases;
 use crate::members::by_known_names;
-use crate::object_stores;
-use crate::remote_log;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 use crate::state_writer::StateWriter;
@@ -182,11 +181,6 @@ impl PoolSet {
             let message = "the server is about to end; try again in a moment";
             return Err(Failure::new(ErrorCode::ServerStopping, message));
         }
-        if let Action::Attach { device, new_device: new, .. }
-        | Action::Replace { device, new_device: Some(new), .. } = action
-        {
-            check_side(&self.pool(name)?.status(), device, new)?;
-        }
         match action {
             Action::Create { spec } => self.create(name, spec, typed).await?,
             Action::Import { paths, options } => self.import(name, paths, options, typed).await?,
@@ -214,6 +208,7 @@ impl PoolSet {
             other => {
                 let pool = self.pool(name)?;
                 let other = &by_known_names(&pool.status(), other.clone()).await?;
+                places::check(&pool.status(), other)?;
                 change(&pool, other).await?;
                 if changes_devices(other) {
                     self.writer.forget_devices_that_left(known(&pool)).await;
@@ -546,28 +541,6 @@ pub fn known(pool: &Pool) -> KnownPool {
     all.for_each(|v| leaves(v, &mut devices));
     let devices = devices.into_iter().collect();
     KnownPool { name: status.name, guid: status.guid, devices, told: pool.told() }
-}
-
-/// Fails when a device on another host is to become a data device, or one in an object store
-/// anything else.
-fn check_side(pool: &PoolStatus, device: &str, new: &str) -> Result<(), Failure> {
-    let (mut data, mut logs) = (BTreeSet::new(), BTreeSet::new());
-    pool.groups.iter().for_each(|group| leaves(group, &mut data));
-    pool.logs.iter().for_each(|log| leaves(log, &mut logs));
-    if object_stores::is_name(new) && (logs.is_empty() || logs.contains(device)) {
-        let message = format!(
-            "{new}: a device in an object store can be a data device only, of a pool with a log \
-             device"
-        );
-        return Err(Failure::usage(message)
-            .with_hint(format!("'forebay pool add {} log DEV' adds one", pool.name)));
-    }
-    match remote_log::is_name(new) && data.contains(device) {
-        true => Err(Failure::usage(format!(
-            "{new}: a device on another host can be a log device only, and {device} is none"
-        ))),
-        false => Ok(()),
-    }
 }
 
 /// The paths of the devices of a group or log device.

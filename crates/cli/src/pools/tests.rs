@@ -1,5 +1,5 @@
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, MemoryDevice};
-use forebay_pool::spec::{CloneSpec, GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
+use forebay_pool::spec::{CloneSpec, GroupSpec, ImportOptions, LogSpec, PoolSpec, VolumeSpec};
 use forebay_pool::{OpenWith, ReceiveOptions, SendOptions};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::Shelf;
@@ -453,6 +453,30 @@ fn new_device_is_kept_when_late_state_folder_answers() {
         while !kept() {
             rt::sleep(forebay_units::Nanos::from_millis(100)).await;
         }
+        set.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_in_an_object_store_keeps_its_last_log_device() {
+    const STORE: &str = "file:///a";
+    let folder = Folder::new("last-log");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(12).block_on(async move {
+        let sized = |name, mib: u64| Rc::new(MemoryDevice::new(name, mib << 20)) as Device;
+        let shelf = Shelf::new([sized(STORE, 64), sized("/l", 64), sized("/m", 64)]);
+        let set = PoolSet::new(OpenWith::new(1, move |name| shelf.open_alone(name)), state, None);
+        let group = GroupSpec { layout: Layout::Raid0, devices: vec![STORE.to_owned()] };
+        let log = |name: &str| vec![LogSpec { devices: vec![name.to_owned()] }];
+        let spec = PoolSpec { groups: vec![group], logs: log("/l"), ..PoolSpec::default() };
+        ask(&set, Action::Create { spec }).await.unwrap();
+        let remove = |device: &str| Action::Remove { device: device.to_owned() };
+        let refused = ask(&set, remove("/l")).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Usage, "{refused:?}");
+        let spec = PoolSpec { logs: log("/m"), ..PoolSpec::default() };
+        ask(&set, Action::Add { spec }).await.unwrap();
+        ask(&set, remove("/l")).await.unwrap();
+        ask(&set, remove("/m")).await.unwrap_err();
         set.close().await.unwrap();
     });
 }
