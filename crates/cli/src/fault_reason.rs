@@ -13,7 +13,7 @@ use forebay_pool::{Opener, Pool};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use crate::devices::is_locked;
+use crate::devices::{is_elsewhere, is_locked};
 use crate::files;
 use crate::path_probe::{NoAnswer, probe};
 
@@ -35,12 +35,10 @@ pub async fn explain_faults(opener: &Rc<dyn Opener>, guid: u64, vdev: &mut VdevS
 
 async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> VdevNote {
     let path = device.name.as_str();
-    match probe(path, |path| files::open_to_read_and_write(path).err().map(|e| e.kind())).await {
-        Err(NoAnswer) => return VdevNote::NoAnswer,
-        Ok(Some(ErrorKind::NotFound)) => return VdevNote::Missing,
-        Ok(Some(ErrorKind::PermissionDenied)) => return VdevNote::NoPermission,
-        Ok(Some(kind)) => return VdevNote::NotOpened { error: kind.to_string() },
-        Ok(None) => {}
+    if !is_elsewhere(path) {
+        if let Some(note) = reason_of_path(path).await {
+            return note;
+        }
     }
     if device.read_errors + device.write_errors + device.checksum_errors > 0 {
         return VdevNote::TooManyErrors;
@@ -49,13 +47,11 @@ async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> Vdev
     if device.state == Health::Faulted && device.protection.is_some() {
         return VdevNote::FailedEarlier;
     }
-    if device.state == Health::Unavail && is_locked(path).await {
+    if device.state == Health::Unavail && !is_elsewhere(path) && is_locked(path).await {
         return VdevNote::InUse;
     }
-    // A log device in memory that has lost it cannot be opened, though its backup device can.
-    let opening = rt::timeout(LOOK_TIMEOUT, opener.open(path));
-    if let Ok(Err(DeviceError { kind: DeviceErrorKind::Layer(cause), .. })) = opening.await {
-        return VdevNote::NotOpened { error: cause.error().to_string() };
+    if let Some(note) = reason_of_opening(opener, path).await {
+        return note;
     }
     let paths = [path.to_owned()];
     let looking = Pool::discover(opener.clone(), &paths);
@@ -65,6 +61,38 @@ async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> Vdev
         (Some(pool), _) if pool.guid != guid => VdevNote::OtherPool { name: pool.name.clone() },
         (Some(_), Health::Faulted) => VdevNote::FailedEarlier,
         (Some(_), _) => VdevNote::Returned,
+    }
+}
+
+/// What the system says of a path, if it cannot be opened.
+async fn reason_of_path(path: &str) -> Option<VdevNote> {
+    match probe(path, |path| files::open_to_read_and_write(path).err().map(|e| e.kind())).await {
+        Err(NoAnswer) => Some(VdevNote::NoAnswer),
+        Ok(Some(ErrorKind::NotFound)) => Some(VdevNote::Missing),
+        Ok(Some(ErrorKind::PermissionDenied)) => Some(VdevNote::NoPermission),
+        Ok(Some(kind)) => Some(VdevNote::NotOpened { error: kind.to_string() }),
+        Ok(None) => None,
+    }
+}
+
+/// What the device itself says, if it cannot be opened: one in an object store or on another host,
+/// or a log device in memory that has lost it, though its backup device can be opened.
+async fn reason_of_opening(opener: &Rc<dyn Opener>, path: &str) -> Option<VdevNote> {
+    let opening = match is_elsewhere(path) {
+        true => opener.open_to_look(path),
+        false => opener.open(path),
+    };
+    match rt::timeout(LOOK_TIMEOUT, opening).await {
+        Ok(Err(DeviceError { kind: DeviceErrorKind::Layer(cause), .. })) => {
+            Some(VdevNote::NotOpened { error: cause.error().to_string() })
+        }
+        Ok(Err(error)) if is_elsewhere(path) => {
+            let (text, whole) = (error.to_string(), format!("{path}: {}: ", error.operation));
+            let text = text.strip_prefix(&whole).unwrap_or(&text);
+            Some(VdevNote::NotOpened { error: text.to_owned() })
+        }
+        Err(rt::Elapsed) if is_elsewhere(path) => Some(VdevNote::NoAnswer),
+        Ok(_) | Err(rt::Elapsed) => None,
     }
 }
 

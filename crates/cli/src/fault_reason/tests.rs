@@ -76,3 +76,17 @@ fn failed_device_that_pool_has_open_failed_earlier() {
     assert_eq!(explained(held).note, Some(VdevNote::FailedEarlier));
     std::fs::remove_file(path).unwrap();
 }
+
+#[test]
+fn device_elsewhere_that_cannot_be_opened_says_why() {
+    let folder = std::env::temp_dir().join(format!("forebay-reason-store-{}", std::process::id()));
+    let name = format!("file://{}?size=64M", folder.display());
+    let note = |name: &str| explained(device(name, Health::Unavail)).note;
+    assert!(matches!(note(&name), Some(VdevNote::NotOpened { .. })), "{:?}", note(&name));
+    std::fs::create_dir(&folder).unwrap();
+    assert_eq!(note(&name), Some(VdevNote::NoLabel));
+    std::fs::remove_dir_all(&folder).unwrap();
+    // The port for discarded bytes, where nothing listens.
+    let refused = note("nbd://127.0.0.1:9/log0");
+    assert!(matches!(refused, Some(VdevNote::NotOpened { .. })), "{refused:?}");
+}
