@@ -10,10 +10,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_device::{FileDevice, OpenOptions, probe_size_bytes};
+use forebay_device::{DeviceError, FileDevice, OpenOptions, probe_size_bytes};
 use forebay_pool::spec::PoolSpec;
 use forebay_pool::{Answering, Counting, Opener, Opening};
-use forebay_rt::sys;
+use forebay_rt::{self as rt, sys};
 use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
@@ -30,6 +30,8 @@ use crate::vdevs::{devices_of, devices_of_mut};
 pub const DEVICE_MIN_BYTES: u64 = 64 << 20;
 /// Entries of a folder that is searched for pools: a larger folder is not a folder of devices.
 const SEARCH_MAX_ENTRIES: usize = 10_000;
+/// How long a look at a device waits that cannot be opened, for the reason.
+pub const LOOK_TIMEOUT: Nanos = Nanos::from_secs(3);
 
 /// Opens files and disks, and locks each for this process; and log devices on other hosts.
 pub struct FileOpener;
@@ -308,11 +310,32 @@ fn no_answer(path: &Path) -> Failure {
     Failure::new(ErrorCode::DeviceUnusable, message).with_hint("see its file system")
 }
 
-/// The files and disks in `places` that this process may not open for writing, and why, as the end
-/// of a sentence; empty when there are none. A pool on them cannot be found.
+/// Why a device was not opened, without its name.
+#[must_use]
+pub fn why_not_opened(error: &DeviceError) -> String {
+    let text = error.to_string();
+    let of_which = format!("{}: {}: ", error.device, error.operation);
+    text.strip_prefix(&of_which).unwrap_or(&text).to_owned()
+}
+
+/// Why the device `name`, which is not on this machine, cannot be opened; `None` if it can.
+async fn refusal_elsewhere(name: &str) -> Option<String> {
+    match rt::timeout(LOOK_TIMEOUT, FileOpener.open_to_look(name)).await {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(why_not_opened(&error)),
+        Err(rt::Elapsed) => Some("it does not answer".to_owned()),
+    }
+}
+
+/// The devices in `places` that this process may not open, and why, as the end of a sentence; empty
+/// when there are none. A pool on them cannot be found.
 pub async fn out_of_reach(places: &[PathBuf]) -> String {
-    let mut paths = Vec::new();
+    let (mut paths, mut refused) = (Vec::new(), Vec::new());
     for place in places {
+        if let Some(name) = place.to_str().filter(|name| is_elsewhere(name)) {
+            refused.extend(refusal_elsewhere(name).await.map(|why| (place.clone(), why)));
+            continue;
+        }
         match probe(place, entries_of).await {
             Ok(Ok(entries)) => paths.extend(entries),
             _ => paths.push(place.clone()),
@@ -327,7 +350,6 @@ pub async fn out_of_reach(places: &[PathBuf]) -> String {
         }
         files::open_to_read_and_write(path).err().map(|e| e.to_string())
     };
-    let mut refused = Vec::new();
     for (path, outcome) in probe_each(paths, refusal).await {
         match outcome {
             Ok(None) => {}

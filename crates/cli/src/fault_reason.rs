@@ -7,18 +7,14 @@
 use std::io::ErrorKind;
 use std::rc::Rc;
 
-use forebay_device::{DeviceError, ErrorKind as DeviceErrorKind};
+use forebay_device::ErrorKind as DeviceErrorKind;
 use forebay_pool::status::{Health, VdevNote, VdevStatus};
 use forebay_pool::{Opener, Pool};
 use forebay_rt as rt;
-use forebay_units::Nanos;
 
-use crate::devices::{is_elsewhere, is_locked};
+use crate::devices::{LOOK_TIMEOUT, is_elsewhere, is_locked, why_not_opened};
 use crate::files;
 use crate::path_probe::{NoAnswer, probe};
-
-/// How long the status waits for the label of a device that has failed.
-const LOOK_TIMEOUT: Nanos = Nanos::from_secs(3);
 
 /// Adds the reason to each device at or below `vdev` that is UNAVAIL or FAULTED. `guid`: of the
 /// pool.
@@ -83,13 +79,8 @@ async fn reason_of_opening(opener: &Rc<dyn Opener>, path: &str) -> Option<VdevNo
         false => opener.open(path),
     };
     match rt::timeout(LOOK_TIMEOUT, opening).await {
-        Ok(Err(DeviceError { kind: DeviceErrorKind::Layer(cause), .. })) => {
-            Some(VdevNote::NotOpened { error: cause.error().to_string() })
-        }
-        Ok(Err(error)) if is_elsewhere(path) => {
-            let (text, whole) = (error.to_string(), format!("{path}: {}: ", error.operation));
-            let text = text.strip_prefix(&whole).unwrap_or(&text);
-            Some(VdevNote::NotOpened { error: text.to_owned() })
+        Ok(Err(error)) if is_elsewhere(path) || matches!(error.kind, DeviceErrorKind::Layer(_)) => {
+            Some(VdevNote::NotOpened { error: why_not_opened(&error) })
         }
         Err(rt::Elapsed) if is_elsewhere(path) => Some(VdevNote::NoAnswer),
         Ok(_) | Err(rt::Elapsed) => None,

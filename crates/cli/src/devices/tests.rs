@@ -160,3 +160,19 @@ fn search_passes_over_files_whose_names_are_not_utf8() {
     // One that is named itself is refused.
     assert_eq!(found(&[strange]).unwrap_err().code, ErrorCode::DeviceUnusable);
 }
+
+#[test]
+fn device_elsewhere_that_is_out_of_reach_is_named_with_the_reason() {
+    let folder = std::env::temp_dir().join(format!("forebay-reach-{}", std::process::id()));
+    let name = format!("file://{}?size=64M", folder.display());
+    let told = |name: &str| {
+        let places = [PathBuf::from(name)];
+        Runtime::real().unwrap().block_on(async move { out_of_reach(&places).await })
+    };
+    let missing = told(&name);
+    assert!(missing.starts_with(&format!("; {name}: ")), "{missing}");
+    assert_eq!(missing.matches(&name).count(), 1, "{missing}");
+    std::fs::create_dir(&folder).unwrap();
+    assert_eq!(told(&name), "");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
