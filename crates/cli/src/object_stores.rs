@@ -25,6 +25,8 @@ const MAX_SIZE_BYTES: u64 = 1 << 50;
 const SIZE_UNIT_BYTES: u64 = 1 << 20;
 /// The longest file of credentials or settings that is read.
 const FILE_MAX_BYTES: u64 = 1 << 20;
+/// Settings that are of use together only.
+const CREDENTIALS: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
 const EXAMPLE: &str = "for example objects s3://backups/tank?size=2T, or objects file:///srv/tank";
 
 /// What a name says.
@@ -157,15 +159,25 @@ fn settings() -> Vec<(String, String)> {
         let path = env(variable).map_or_else(|| home.join(".aws").join(name), PathBuf::from);
         read(&path)
     };
-    let mut found = BTreeMap::new();
     let section = if profile == "default" { profile.clone() } else { format!("profile {profile}") };
-    found.extend(section_of(&file("AWS_CONFIG_FILE", "config"), &section));
-    found.extend(section_of(&file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), &profile));
-    for (name, value) in std::env::vars() {
-        if name.starts_with("AWS_") && !value.is_empty() {
-            found.insert(name.to_ascii_lowercase(), value);
-        }
-    }
+    let mut of_profile = section_of(&file("AWS_CONFIG_FILE", "config"), &section);
+    of_profile.extend(section_of(&file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), &profile));
+    let of_environment = std::env::vars()
+        .filter(|(name, value)| name.starts_with("AWS_") && !value.is_empty())
+        .map(|(name, value)| (name.to_ascii_lowercase(), value));
+    merged(of_profile, of_environment.collect())
+}
+
+/// Settings of the environment over those of the profile. A key, its secret and its token belong
+/// together: they are of one of the two.
+fn merged(
+    of_profile: Vec<(String, String)>,
+    of_environment: Vec<(String, String)>,
+) -> Vec<(String, String)> {
+    let has_key = of_environment.iter().any(|(name, _)| name == "aws_access_key_id");
+    let mut found: BTreeMap<String, String> = of_profile.into_iter().collect();
+    found.retain(|name, _| !has_key || !CREDENTIALS.contains(&name.as_str()));
+    found.extend(of_environment);
     found.into_iter().collect()
 }
 

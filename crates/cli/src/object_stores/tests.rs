@@ -41,6 +41,23 @@ fn settings_are_those_of_the_profile() {
 }
 
 #[test]
+fn a_key_of_the_environment_comes_without_the_token_of_the_profile() {
+    let own = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let token = own("aws_session_token", "of the other key");
+    let secret = own("aws_secret_access_key", "s");
+    let of_profile = vec![own("aws_access_key_id", "ASIA"), secret, token];
+    let of_profile = [of_profile, vec![own("aws_region", "eu-north-1")]].concat();
+    let key = vec![own("aws_access_key_id", "AKIA"), own("aws_secret_access_key", "t")];
+    let expected = [key.clone(), vec![own("aws_region", "eu-north-1")]].concat();
+    let mut both = merged(of_profile.clone(), key);
+    both.sort_by_key(|(name, _)| name == "aws_region");
+    assert_eq!(both, expected);
+    let region = own("aws_region", "us-east-1");
+    let found = merged(of_profile, vec![region.clone()]);
+    assert!(found.len() == 4 && found.contains(&region), "{found:?}");
+}
+
+#[test]
 fn a_store_is_open_once_and_can_be_looked_at_beside_that() {
     let folder = std::env::temp_dir().join(format!("forebay-store-{}", std::process::id()));
     let name = format!("file://{}?size=64M", folder.display());
