@@ -113,8 +113,9 @@ fn silent(
     }
     let action = format!(
         "Bring the store or the way to it back. Nothing that was answered is lost meanwhile. After \
-         device_timeout the pool is suspended: 'forebay pool set device_timeout=off {name}' waits \
-         for ever."
+         device_timeout the pool goes on without it if a mirror or parity has its data, and is \
+         suspended otherwise. 'forebay pool set device_timeout=off {name}' waits for ever; with 5 \
+         instead of off it is given up within seconds."
     );
     (ConditionCode::StoreSilent, status, action)
 }

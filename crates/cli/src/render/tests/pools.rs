@@ -95,6 +95,7 @@ fn a_pool_in_an_object_store_shows_its_requests_and_its_reserve() {
         "The object store of s3://backups/tank has not answered for 42 s: connection refused. \
          Durable writes go on for 00:01:40 at the present rate, until memory (dirty_limit) is full."
     );
+    assert!(advice.action.contains("goes on without it if a mirror"), "{}", advice.action);
 }
 
 #[test]
