@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, IoBuf};
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf};
 use forebay_rt::{self as rt, JoinHandle, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::memory;
 use super::transfers::{receive, sent, since, snapshot, whole};
-use super::{names, spec, stamp, volume};
+use super::{expect, names, spec, stamp, volume};
 use crate::{Pool, ReceiveOptions};
 
 const BLOCK: usize = 4096;
@@ -121,5 +121,30 @@ fn requests_that_wait_for_their_turn_end_when_a_stream_takes_their_volume() {
         let _ = many(back.open_volume("w").unwrap(), BLOCK).await;
         tank.export().await.unwrap();
         back.end().await.unwrap();
+    });
+}
+
+#[test]
+fn a_write_that_waited_for_room_while_its_volume_shrank_is_refused() {
+    Runtime::simulated(3).block_on(async {
+        let pool = limited(("iops_limit", "none")).await;
+        let v = pool.open_volume("v").unwrap();
+        let throttle = &pool.dirty.throttle;
+        let all = throttle.limit_bytes();
+        let demand = pool.volumes.borrow().values().next().expect("it has one").demand(all, false);
+        let room = throttle.admit(demand).await.unwrap();
+        let device = v.clone();
+        let waiting = rt::spawn(async move { device.write(3 << 20, stamp(BLOCK, 2), false).await });
+        rt::sleep(Nanos::from_millis(1)).await;
+        pool.resize_volume("v", 2 << 20, true).await.unwrap();
+        assert!(!waiting.is_finished());
+        drop(room);
+        let refused = waiting.await.unwrap_err();
+        assert!(matches!(refused.kind, ErrorKind::OutOfRange { .. }), "{refused}");
+        assert_eq!(throttle.dirty_bytes(), 0);
+        pool.resize_volume("v", 4 << 20, false).await.unwrap();
+        expect(&v, 3 << 20, &[0; BLOCK]).await;
+        drop(v);
+        pool.export().await.unwrap();
     });
 }
