@@ -285,3 +285,6 @@ fn stale_segments(
     });
     stale
 }
+
+#[cfg(test)]
+mod tests;
