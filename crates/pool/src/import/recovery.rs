@@ -83,9 +83,11 @@ impl Pool {
         // The states of members that the device match found must be under the next root.
         self.sync.config_dirty.set(true);
         for _ in 0..first_roots {
-            // Segments that only a newer root uses are free here. After a power cut that root would
-            // count, and must not miss blocks that the replay has written over.
-            self.sync_group().await?;
+            // Segments that only a newer root uses are free here, and its part of the journal
+            // begins where this one goes on. After a power cut that root would count, and must miss
+            // nothing: no block and no frame is written before it is gone.
+            let (mut writers, txg) = (self.writers.lock().await, self.sync.committed.get());
+            self.write_root(&mut writers, txg, false).await?;
         }
         let begun = rt::now();
         self.replay(old, state).await?;

@@ -238,3 +238,43 @@ fn a_log_that_one_half_wrote_is_that_halfs() {
         });
     }
 }
+
+#[test]
+fn a_half_that_was_left_behind_may_be_kept_after_all() {
+    let rack = two_halves();
+    Runtime::simulated(5).block_on(async move {
+        let pool = import(&rack, 1, &keep("a")).await.unwrap();
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = import(&rack, 1, &keep("b")).await.unwrap();
+        check(&pool, 3).await;
+        write(&pool, 7).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 7).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn the_list_of_owners_keeps_the_last_ones_and_does_not_grow() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = make(&rack, Layout::Mirror, &["a", "b"], &[]).await;
+        let mut config = pool.config.borrow().clone();
+        let mut before = 0;
+        for owner in 1..1000 {
+            let after = forebay_units::CommitId(owner);
+            crate::import::divergence::begin(&mut config, owner + 7, after);
+            let owners = &config.lineage.owners;
+            let last = owners.last().unwrap();
+            assert_eq!((last.nonce, last.after), (owner + 7, owner));
+            assert!(owners.len() > before || owners.len() == 256);
+            before = owners.len();
+        }
+        assert_eq!(config.lineage.owners[0].nonce, 1000 - 256 + 7);
+        pool.export().await.unwrap();
+    });
+}
