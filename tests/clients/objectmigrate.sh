@@ -30,9 +30,22 @@ load 1
 run "$FOREBAY" pool attach -w p "$DIR/d0" "$STORE"
 [ "$(health)" = ONLINE ] || fail "the pool is $(health): $("$FOREBAY" pool status p)"
 goes_on "$DIR/told" 500 "the writer, with both"
+say "the store is away with both: it is given up, and taken back"
+mv "$DIR/store" "$DIR/away"
+run "$FOREBAY" pool set device_timeout=5 p
+given_up() { [ "$(health)" = DEGRADED ]; }
+await 30 "the store is given up" given_up
+goes_on "$DIR/told" 500 "the writer, without the store"
+mv "$DIR/away" "$DIR/store"
+run "$FOREBAY" pool set device_timeout=3600 p
+# Requests that were given up have to end first.
+await 30 "the store is taken back" "$FOREBAY" pool online p "$STORE"
+run "$FOREBAY" pool wait p
+[ "$(health)" = ONLINE ] || fail "the pool is $(health): $("$FOREBAY" pool status p)"
 run "$FOREBAY" pool detach p "$DIR/d0"
 loaded "the way into the store"
 [ "$(data)" = "$STORE" ] || fail "the pool is in $(data)"
+refuse "$FOREBAY" pool remove p mirror-1
 [ "$(hash_of image)" = "$(hash_volume p/image)" ] || fail "the image has changed in the store"
 kill_server
 rm "$DIR/d0"

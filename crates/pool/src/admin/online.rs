@@ -36,6 +36,11 @@ impl Pool {
         // A connection that another client has overtaken still reads the label, and never writes.
         let is_reconnected =
             self.lost_sides().contains(&path) && self.opener.source().answers(&path).is_some();
+        let is_store = self.held(id).is_some_and(|held| held.device().objects().is_some());
+        if is_store && !self.is_in_use(&found) {
+            // One that has failed a write takes no more until it is opened anew.
+            self.close_out_of_use(&found)?;
+        }
         let open = match self.held(id).filter(|_| !is_reconnected) {
             Some(held) if self.carries_label(&held, found.device).await => held,
             // The device was closed or does not answer. It may have come back under its name.

@@ -3,35 +3,55 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Device, Layer, MemoryDevice, ObjectStats, Operation};
+use forebay_device::{
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBytes, Layer, MemoryDevice,
+    ObjectStats, Operation,
+};
 use forebay_format::label::LABEL_BYTES;
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
+use super::compression::scan_ended;
 use super::rack::paced;
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
-use crate::status::{PoolCondition, PoolEvent};
+use crate::status::{Health, PoolCondition, PoolEvent};
 use crate::{OpenWith, Opener, Pool};
 
 const GIB: u64 = 1 << 30;
 
 /// A device that says of itself what an object store would.
 struct InStore {
-    inner: MemoryDevice,
+    inner: Rc<MemoryDevice>,
     stats: RefCell<ObjectStats>,
+    /// Whether it takes no more writes, until it is opened anew.
+    has_failed: Cell<bool>,
 }
 
 impl InStore {
     fn new(name: &str, stats: ObjectStats) -> Rc<Self> {
-        let inner = MemoryDevice::new(name, 256 << 20);
-        Rc::new(Self { inner, stats: RefCell::new(stats) })
+        let inner = Rc::new(MemoryDevice::new(name, 256 << 20));
+        Rc::new(Self { inner, stats: RefCell::new(stats), has_failed: Cell::new(false) })
     }
 }
 
 impl Layer for InStore {
     fn inner(&self) -> &dyn BlockDevice {
-        &self.inner
+        &*self.inner
+    }
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        if self.has_failed.get() {
+            let kind = ErrorKind::Server { errno: 5, text: "it is away".to_owned() };
+            let error = DeviceError::new(
+                self.inner.name(),
+                Operation::Write,
+                offset_bytes,
+                data.len() as u64,
+                kind,
+            );
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.inner.write(offset_bytes, data, fua)
     }
     fn objects(&self) -> Option<ObjectStats> {
         Some(self.stats.borrow().clone())
@@ -73,6 +93,41 @@ fn what_several_stores_cost_is_added_up() {
         for (cost, expected) in cost.into_iter().zip(expected) {
             assert!((cost - expected).abs() < 1e-6, "{store:?}");
         }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_store_that_was_given_up_is_opened_anew_when_it_is_back() {
+    Runtime::simulated(5).block_on(async {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let content = stores[1].inner.clone();
+        let (first, opened) = (stores.clone(), Cell::new(0));
+        let opener = OpenWith::new(1, move |name| {
+            opened.set(opened.get() + u32::from(name == "b"));
+            let is_again = name == "b" && opened.get() > 1;
+            Ok(match first.iter().find(|store| store.inner.name() == name && !is_again) {
+                Some(store) => store.clone() as Device,
+                None => Rc::new(InStore {
+                    inner: content.clone(),
+                    stats: RefCell::default(),
+                    has_failed: Cell::new(false),
+                }),
+            })
+        });
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        stores[1].has_failed.set(true);
+        v.write(0, stamp(1 << 20, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.status().state, Health::Degraded);
+        pool.online("b").await.unwrap();
+        scan_ended(&pool).await;
+        v.write(0, stamp(1 << 20, 2), false).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.status().state, Health::Online);
         pool.export().await.unwrap();
     });
 }
