@@ -266,7 +266,7 @@ impl Document {
                 token: file(self.web_token),
             },
             vhost_user: file(self.vhost_user),
-            listen: each::<_, Address>(self.listen)?.into_iter().map(|address| address.0).collect(),
+            listen: addresses(self.listen)?,
             pools: self.pools.into_iter().map(Spanned::into_inner).collect(),
             directories: each::<_, AbsolutePath>(self.directories)?
                 .into_iter()
@@ -294,6 +294,18 @@ fn tcp_address(key: &str, port: u16, text: &Spanned<String>) -> Result<SocketAdd
         );
         problem(text.span(), message)
     })
+}
+
+/// The addresses to listen on, each of which can be had once.
+fn addresses(values: Vec<Spanned<String>>) -> Result<Vec<ListenAddress>, Problem> {
+    let places: Vec<Range<usize>> = values.iter().map(Spanned::span).collect();
+    let found: Vec<ListenAddress> = each::<_, Address>(values)?.into_iter().map(|a| a.0).collect();
+    let is_any_port = |at: usize| matches!(found[at], ListenAddress::Tcp(tcp) if tcp.port() == 0);
+    let is_again = |at: &usize| !is_any_port(*at) && found[..*at].contains(&found[*at]);
+    match (1..found.len()).find(is_again) {
+        Some(at) => problem(places[at].clone(), "this address is named twice"),
+        None => Ok(found),
+    }
 }
 
 /// The values of an array. The reader itself gives an error in one of them the place of the array.

@@ -77,6 +77,7 @@ fn refusals_name_file_and_line_and_what_was_expected() {
         ("\nlisten = ['tcp:1']", 2, "write tcp:HOST:PORT"),
         ("listen = [\n  'unix:/s',\n  'unix:s',\n]", 3, "an absolute path, not 's'"),
         ("listen = '/s'", 1, "expected a sequence"),
+        ("listen = [\n'unix:/s',\n'unix:/s']", 3, "this address is named twice"),
         ("lisen = []", 1, "expected one of `listen`, `plaintext`, `pools`"),
         ("\nmetrics = 'localhost'", 2, "an address and a port such as 127.0.0.1:9816"),
         ("directories = ['dev']", 1, "expected an absolute path, not 'dev'"),
