@@ -23,6 +23,7 @@ mod commit_steps;
 mod compression;
 mod copies;
 mod crash_points;
+mod cut_attaches;
 mod cut_imports;
 mod dedup;
 mod devices;

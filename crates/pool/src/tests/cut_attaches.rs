@@ -1,0 +1,66 @@
+//! A copy that is attached while clients write, and a pool that is closed or crashes meanwhile.
+
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
+
+use super::copies::scrub;
+use super::rack::Rack;
+use super::{names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::ImportOptions;
+use crate::status::ScanPhase;
+
+const ALL: &[&str] = &["a", "b", "l"];
+
+/// Writes blocks all over the volume until it is closed.
+async fn write_on(v: Device, rounds: u64) {
+    for round in 0..rounds {
+        let at = round * 7919 % 3000 * 4096;
+        if v.write(at, stamp(4096, round), round % 3 == 0).await.is_err() {
+            return;
+        }
+        rt::sleep(Nanos::from_millis(5)).await;
+    }
+}
+
+/// Attaches `b` to `a` beside a writer, and ends after `millis`.
+async fn begin(rack: Rc<Rack>, millis: u64, exports: bool) {
+    let options = spec(Layout::Raid0, &["a"], &["l"]);
+    let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    for at in 0..12 {
+        v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    pool.set("scan_rate", "4M").await.unwrap();
+    pool.attach("a", "b", false).await.unwrap();
+    let writing = rt::spawn(write_on(v, 10_000));
+    rt::sleep(Nanos::from_millis(millis)).await;
+    if exports {
+        pool.export().await.unwrap();
+    }
+    drop(writing);
+}
+
+#[test]
+fn a_copy_is_whole_although_the_pool_was_closed_meanwhile() {
+    for (step, exports) in (0..9).flat_map(|step| [(step, false), (step, true)]) {
+        let rack = Rack::new(ALL, 64 << 20);
+        Runtime::simulated(step).block_on(begin(rack.clone(), step * 450, exports));
+        Runtime::simulated(100 + step).block_on(async move {
+            let options = ImportOptions::default();
+            let pool = Pool::import(rack.locked(), &names(ALL), "tank", &options).await.unwrap();
+            write_on(pool.open_volume("v").unwrap(), 200).await;
+            while pool.status().scan.is_some_and(|scan| scan.state != ScanPhase::Completed) {
+                rt::sleep(Nanos::from_secs(1)).await;
+            }
+            pool.set("scan_rate", "auto").await.unwrap();
+            assert_eq!(scrub(&pool).await, (0, 0), "step {step}, exported: {exports}");
+            pool.export().await.unwrap();
+        });
+    }
+}
