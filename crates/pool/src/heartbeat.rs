@@ -18,6 +18,7 @@ use crate::Pool;
 use crate::admin::candidate::release_all;
 use crate::commit::error::{CommitError, SuspendReason};
 use crate::labels::write_root;
+use crate::store_watch::is_in_store;
 
 /// Heartbeats of this owner so far.
 #[derive(Default)]
@@ -25,11 +26,6 @@ pub(crate) struct Heartbeats {
     count: Cell<u64>,
     /// When a device in an object store last took one.
     stored_at: Cell<Option<Nanos>>,
-}
-
-/// Whether each heartbeat on the device is a request that costs money.
-fn is_in_store(device: &Device) -> bool {
-    device.objects().is_some()
 }
 
 impl Pool {

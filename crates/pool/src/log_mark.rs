@@ -59,8 +59,7 @@ impl Pool {
     async fn pause_log_marks(&self, is_written: bool) {
         let begun = rt::now();
         let has_ended = || self.lifecycle.closing.get() || self.is_stopped();
-        let in_store =
-            self.label_devices().iter().any(|(_, open)| open.device().objects().is_some());
+        let in_store = self.has_store_member();
         let is_due = || match self.settings.get().log_witness {
             LogWitness::Always if is_written => true,
             LogWitness::Always => rt::now().since(begun) >= SHORTEST_PAUSE,

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
+use forebay_device::Device;
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
@@ -44,7 +45,18 @@ impl Rate {
     }
 }
 
+/// Whether a device is in an object store: each write to it is a request that costs money, and a
+/// store may be away for long.
+pub(crate) fn is_in_store(device: &Device) -> bool {
+    device.objects().is_some()
+}
+
 impl Pool {
+    /// Whether a data device is in an object store.
+    pub(crate) fn has_store_member(&self) -> bool {
+        self.label_devices().iter().any(|(_, open)| is_in_store(&open.device()))
+    }
+
     /// Devices of this pool in object stores, by path.
     pub(crate) fn stores(&self) -> Vec<(String, ObjectsStatus)> {
         let devices = self.devices.borrow();

@@ -12,6 +12,7 @@ use crate::admin::error::AdminError;
 use crate::import::divergence::went_on_apart;
 use crate::labels::{Label, read_label};
 use crate::opener::OpenDevice;
+use crate::store_watch::is_in_store;
 
 impl Pool {
     /// Brings a device back into use; a resilver rebuilds what it missed. `name` is the device's,
@@ -36,7 +37,7 @@ impl Pool {
         // A connection that another client has overtaken still reads the label, and never writes.
         let is_reconnected =
             self.lost_sides().contains(&path) && self.opener.source().answers(&path).is_some();
-        let is_store = self.held(id).is_some_and(|held| held.device().objects().is_some());
+        let is_store = self.held(id).is_some_and(|held| is_in_store(&held.device()));
         if is_store && !self.is_in_use(&found) {
             // One that has failed a write takes no more until it is opened anew.
             self.close_out_of_use(&found)?;

@@ -67,11 +67,6 @@ impl Pool {
         Ok((rooted, Some(group)))
     }
 
-    /// Whether a data device is in an object store.
-    pub(super) fn has_store_member(&self) -> bool {
-        self.label_devices().iter().any(|(_, open)| open.device().objects().is_some())
-    }
-
     /// Whether the open group may be closed although the root of the one before is on its way.
     fn may_go_beside(&self, writers: &Writers) -> bool {
         let is_large =
