@@ -42,10 +42,7 @@ impl Channel {
         buf: B,
         start: usize,
     ) -> (io::Result<usize>, B) {
-        match self.session.get() {
-            None => self.stream.recv(buf, start).await,
-            Some(session) => session.recv(&self.stream, buf, start).await,
-        }
+        self.recv_most(buf, start, usize::MAX).await
     }
 
     /// As [`Channel::recv`], but at most `most` bytes; in TLS what a record has.
