@@ -159,13 +159,17 @@ impl Pool {
         self.lifecycle.devices_closed.get()
     }
 
+    /// The pool that follows this one, if there is one already.
+    pub(crate) fn next(&self) -> Option<Rc<Pool>> {
+        self.lifecycle.successor.borrow().clone()
+    }
+
     /// The pool that follows this one, for an operation that failed here. Waits for it while the
     /// pool is suspended, if the property `failmode` says so. `None`: the failure stands.
     pub(crate) async fn successor(&self) -> Option<Rc<Pool>> {
-        let next = || self.lifecycle.successor.borrow().clone();
         let waits = || self.is_resumable() && self.settings.get().failmode == FailMode::Wait;
-        self.sync.done.until(|| next().is_some() || !waits()).await;
-        next()
+        self.sync.done.until(|| self.next().is_some() || !waits()).await;
+        self.next()
     }
 
     /// Lets operations that wait for a suspended pool fail: the process is about to end.
@@ -187,7 +191,7 @@ impl Pool {
         if *self.lifecycle.stopped.borrow() == Some(SuspendReason::TakenOver) {
             return Err(ResumeError::TakenOver { pool });
         }
-        if !self.is_resumable() || self.lifecycle.successor.borrow().is_some() {
+        if !self.is_resumable() || self.next().is_some() {
             return Err(ResumeError::NotSuspended { pool });
         }
         self.close_devices().await?;

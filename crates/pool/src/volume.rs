@@ -300,8 +300,15 @@ impl Volume {
         Self { goes_on: false, ..Self::new(pool, state) }
     }
 
+    /// The pool that has the volume now, which may follow a suspended one.
     fn attached(&self) -> Attached {
-        self.at.borrow().clone()
+        loop {
+            let at = self.at.borrow().clone();
+            let next = at.pool.next().filter(|_| self.goes_on);
+            let followed = next.and_then(|pool| Some((pool.state_of(self.id)?, pool)));
+            let Some((state, pool)) = followed else { return at };
+            *self.at.borrow_mut() = Attached { pool, state };
+        }
     }
 
     fn gone(&self, op: Operation, offset: u64, len: u64) -> DeviceError {
@@ -345,9 +352,9 @@ impl Volume {
                 return Err(error);
             }
             let Some(next) = pool.successor().await else { return Err(error) };
-            let state = next.state_of(self.id);
-            let Some(state) = state else { return Err(error) };
-            *self.at.borrow_mut() = Attached { pool: next, state };
+            if next.state_of(self.id).is_none() {
+                return Err(error);
+            }
         }
     }
 
@@ -384,12 +391,13 @@ impl BlockDevice for Volume {
     }
 
     fn geometry(&self) -> Geometry {
+        let state = self.attached().state;
         Geometry {
-            size_bytes: self.at.borrow().state.size_bytes.get(),
+            size_bytes: state.size_bytes.get(),
             block_bytes: SECTOR_BYTES as u32,
             volatile_cache: true,
             discard_bytes: BLOCK_BYTES as u32,
-            read_only: self.at.borrow().state.is_snapshot,
+            read_only: state.is_snapshot,
         }
     }
 

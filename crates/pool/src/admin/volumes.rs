@@ -358,7 +358,7 @@ impl Pool {
             volume.size_bytes.set(size_bytes);
             // A merge that has read what is cut off would bring it back after a growth.
             self.wait_for_merges(volume, Self::blocks_of(size_bytes), u64::MAX).await;
-            self.commit_all().await?;
+            self.commit_all().await.inspect_err(|_| volume.size_bytes.set(before))?;
             self.writers.lock().await.truncated.push((volume.id, Self::blocks_of(size_bytes)));
             set_config(size_bytes);
             self.commit_all().await?;

@@ -1,5 +1,7 @@
 //! Commands on volumes of a suspended pool: refused before anything is touched.
 
+use std::collections::BTreeSet;
+
 use forebay_rt::Runtime;
 use forebay_units::Layout;
 
@@ -80,4 +82,35 @@ fn a_command_during_which_the_pool_is_suspended_says_that_its_commit_failed() {
         assert!(matches!(said, VolumeError::Commit(CommitError::Suspended(_))), "{said}");
         let _ = pool.export().await;
     });
+}
+
+#[test]
+fn an_open_volume_shows_its_size_after_a_change_that_failed_with_the_pool() {
+    const BEFORE: u64 = 4 << 20;
+    let mut sizes = BTreeSet::new();
+    for (works_for, to) in (0..40).flat_map(|n| [(n, 2 << 20), (n, 8 << 20)]) {
+        let found = Runtime::simulated(1 + works_for).block_on(async move {
+            let rack = Rack::new(&["a", "l"], SIZE);
+            let options = spec(Layout::Raid0, &["a"], &["l"]);
+            let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+            pool.create_volume(&volume(BEFORE)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            v.write(BEFORE - 4096, stamp(4096, 1), false).await.unwrap();
+            rack.switches.works_for.set(Some(works_for));
+            if pool.resize_volume("v", to, true).await.is_ok() {
+                return None;
+            }
+            rack.switches.works_for.set(None);
+            let next = pool.resume(&names(&["a", "l"])).await.unwrap();
+            let size = v.geometry().size_bytes;
+            assert_eq!(size, next.open_volume("v").unwrap().geometry().size_bytes);
+            v.write(size - 4096, stamp(4096, 2), true).await.unwrap();
+            expect(&v, size - 4096, &stamp(4096, 2)).await;
+            drop(v);
+            next.export().await.unwrap();
+            Some(size)
+        });
+        sizes.extend(found);
+    }
+    assert_eq!(sizes, BTreeSet::from([2 << 20, BEFORE, 8 << 20]));
 }
