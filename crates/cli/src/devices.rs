@@ -327,6 +327,16 @@ async fn refusal_elsewhere(name: &str) -> Option<String> {
     }
 }
 
+/// Those of `paths` at which a look is worth while: paths of this machine, and devices elsewhere
+/// that answer soon.
+pub async fn answering(paths: &[String]) -> Vec<String> {
+    let looks = paths.iter().map(async |path| {
+        let is_worth = !is_elsewhere(path) || refusal_elsewhere(path).await.is_none();
+        is_worth.then(|| path.clone())
+    });
+    rt::join_all(looks).await.into_iter().flatten().collect()
+}
+
 /// The devices in `places` that this process may not open, and why, as the end of a sentence; empty
 /// when there are none. A pool on them cannot be found.
 pub async fn out_of_reach(places: &[PathBuf]) -> String {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use forebay_device::{Cause, Device, DeviceError, ErrorKind, Operation};
 use forebay_objects::{ObjectDevice, RemoteStore, Store, StoreError};
 use forebay_pool::spec::PoolSpec;
-use forebay_units::{format_bytes, parse_bytes};
+use forebay_units::{Nanos, format_bytes, parse_bytes};
 
 use crate::devices::DEVICE_MIN_BYTES;
 use crate::failure::Failure;
@@ -27,6 +27,10 @@ const SIZE_UNIT_BYTES: u64 = 1 << 20;
 const FILE_MAX_BYTES: u64 = 1 << 20;
 /// Settings that are of use together only.
 const CREDENTIALS: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
+/// How long a store may fail before it is said why: less than a pool waits for a device.
+const OPEN_TIMEOUT: Nanos = Nanos::from_secs(25);
+/// The same for a look.
+const LOOK_TIMEOUT: Nanos = Nanos::from_millis(2500);
 const EXAMPLE: &str = "for example objects s3://backups/tank?size=2T, or objects file:///srv/tank";
 
 /// What a name says.
@@ -147,7 +151,8 @@ pub async fn open(name: &str, host: u64, exclusive: bool) -> Result<Device, Devi
         Place::Folder(folder) => RemoteStore::folder(name, folder, exclusive),
     };
     let store: Rc<dyn Store> = store.map_err(refused)?;
-    Ok(ObjectDevice::open(store, host, named.size_bytes).await?)
+    let at_most = if exclusive { OPEN_TIMEOUT } else { LOOK_TIMEOUT };
+    Ok(ObjectDevice::open_within(store, host, named.size_bytes, at_most).await?)
 }
 
 /// Credentials, region and endpoint: of the profile, and over them those of the environment.

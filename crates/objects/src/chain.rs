@@ -62,11 +62,13 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Reads the device behind `requests`; one of `new_size_bytes` if there is none.
+    /// Reads the device behind `requests`; one of `new_size_bytes` if there is none. `at_most`: see
+    /// [`Requests::open_within`].
     pub async fn open(
         requests: Requests,
         host: u64,
         new_size_bytes: u64,
+        at_most: Option<Nanos>,
     ) -> Result<Rc<Self>, DeviceError> {
         let chain = Rc::new(Self {
             requests,
@@ -88,7 +90,11 @@ impl Chain {
             chain.find().await?;
             if chain.formatted.get() { chain.check_whole().await } else { Ok(()) }
         };
-        opened.await.map_err(|error| chain.failed(Operation::Open, error))?;
+        let opened = match at_most {
+            Some(at_most) => chain.requests.open_within(at_most, opened).await,
+            None => opened.await,
+        };
+        opened.map_err(|error| chain.failed(Operation::Open, error))?;
         Ok(chain)
     }
 

@@ -54,7 +54,28 @@ impl ObjectDevice {
         host: u64,
         new_size_bytes: u64,
     ) -> Result<Rc<Self>, DeviceError> {
-        let chain = Chain::open(Requests::new(store), host, new_size_bytes).await?;
+        Self::open_at(store, host, new_size_bytes, None).await
+    }
+
+    /// As [`ObjectDevice::open`]. Fails with what the store said last once `at_most` has passed,
+    /// and within seconds if no connection to it can be made. A store that has said nothing is
+    /// waited for.
+    pub async fn open_within(
+        store: Rc<dyn Store>,
+        host: u64,
+        new_size_bytes: u64,
+        at_most: Nanos,
+    ) -> Result<Rc<Self>, DeviceError> {
+        Self::open_at(store, host, new_size_bytes, Some(at_most)).await
+    }
+
+    async fn open_at(
+        store: Rc<dyn Store>,
+        host: u64,
+        new_size_bytes: u64,
+        at_most: Option<Nanos>,
+    ) -> Result<Rc<Self>, DeviceError> {
+        let chain = Chain::open(Requests::new(store), host, new_size_bytes, at_most).await?;
         let pending = RefCell::new(Pending::new(chain.writer));
         let (stored, records_discards) = (Notify::new(), Cell::new(false));
         Ok(Rc::new(Self { inner: Rc::new(Inner { chain, pending, stored, records_discards }) }))

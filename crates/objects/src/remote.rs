@@ -22,6 +22,7 @@ use forebay_format::checksum::crc64;
 use forebay_rt as rt;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+use object_store::client::{HttpError, HttpErrorKind};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -334,6 +335,7 @@ fn put_error(error: &Error) -> StoreError {
     let text = first_line(error);
     match error {
         Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::Exists,
+        Error::Generic { .. } if is_without_connection(error) => StoreError::Unreachable { text },
         Error::Generic { .. } if !is_refusal(&text) => StoreError::Unavailable { text },
         _ => StoreError::Refused { text },
     }
@@ -341,6 +343,18 @@ fn put_error(error: &Error) -> StoreError {
 
 fn is_about_bucket(error: &Error) -> bool {
     error.to_string().contains("NoSuchBucket")
+}
+
+/// Whether no connection to the store could be made, and not for want of an answer.
+fn is_without_connection(error: &Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if let Some(http) = inner.downcast_ref::<HttpError>() {
+            return http.kind() == HttpErrorKind::Connect;
+        }
+        source = inner.source();
+    }
+    false
 }
 
 /// Whether the store has refused a request for good. The crate keeps the status to itself, but

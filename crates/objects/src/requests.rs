@@ -17,6 +17,8 @@ use crate::store::{Store, StoreError};
 const FIRST_PAUSE: Nanos = Nanos::from_millis(50);
 /// The longest such pause.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(10);
+/// For how long a device that is being opened makes requests again that reach no store.
+const UNREACHED_FOR: Nanos = Nanos::from_secs(2);
 /// Requests of a kind that are under way at once.
 const DEPTH: u64 = 16;
 /// Objects that are deleted with one request.
@@ -29,6 +31,8 @@ pub(crate) struct Requests {
     puts: Rc<Semaphore>,
     /// Whether no caller waits any more: requests are not made again.
     abandoned: Cell<bool>,
+    /// While the device is being opened: until when requests that reach no store are made again.
+    unreached_until: Cell<Option<Nanos>>,
     stats: RefCell<ObjectStats>,
     attempts: Attempts,
 }
@@ -40,6 +44,7 @@ impl Requests {
             gets: Semaphore::new(DEPTH),
             puts: Semaphore::new(DEPTH),
             abandoned: Cell::new(false),
+            unreached_until: Cell::new(None),
             stats: RefCell::default(),
             attempts: Attempts::default(),
         }
@@ -52,6 +57,27 @@ impl Requests {
     /// From here on a request that gets no answer fails.
     pub fn abandon(&self) {
         self.abandoned.set(true);
+    }
+
+    /// What opens the device: `opening`, or the store's last failure if `at_most` has passed. A
+    /// store that no request reaches is given up soon. One that has said nothing is waited for.
+    pub async fn open_within<T>(
+        &self,
+        at_most: Nanos,
+        opening: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.unreached_until.set(Some(rt::now() + UNREACHED_FOR));
+        let mut opening = std::pin::pin!(opening);
+        let opened = loop {
+            if let Ok(opened) = rt::timeout(at_most, opening.as_mut()).await {
+                break opened;
+            }
+            if let Some((_, Some(text))) = self.attempts.silence() {
+                break Err(StoreError::Unavailable { text });
+            }
+        };
+        self.unreached_until.set(None);
+        opened
     }
 
     pub fn stats(&self) -> ObjectStats {
@@ -129,18 +155,28 @@ impl Requests {
         let attempt = self.attempts.begin(what);
         loop {
             let answer = request().await;
-            match &answer {
-                Err(StoreError::Unavailable { text }) => attempt.failed(text),
-                _ => attempt.answered(),
-            }
-            match answer {
-                Err(StoreError::Unavailable { .. }) if !self.abandoned.get() => {
-                    self.stats.borrow_mut().retries += 1;
-                    rt::sleep(Nanos(pause.0 / 2 + rt::random_below(pause.0))).await;
-                    pause = Nanos(pause.0 * 2).min(LONGEST_PAUSE);
+            let until = match &answer {
+                Err(StoreError::Unavailable { text }) => {
+                    attempt.failed(text);
+                    None
                 }
-                answer => return answer,
+                Err(StoreError::Unreachable { text }) => {
+                    attempt.failed(text);
+                    self.unreached_until.get()
+                }
+                _ => {
+                    attempt.answered();
+                    return answer;
+                }
+            };
+            let left = until.map(|until| until.since(rt::now()));
+            if self.abandoned.get() || left == Some(Nanos::ZERO) {
+                return answer;
             }
+            self.stats.borrow_mut().retries += 1;
+            let drawn = Nanos(pause.0 / 2 + rt::random_below(pause.0));
+            rt::sleep(left.map_or(drawn, |left| drawn.min(left))).await;
+            pause = Nanos(pause.0 * 2).min(LONGEST_PAUSE);
         }
     }
 }

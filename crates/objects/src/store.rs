@@ -30,6 +30,12 @@ pub enum StoreError {
         /// The store's answer, or that of the network.
         text: String,
     },
+    /// No connection to the store could be made, which was certain at once: the connection was
+    /// refused, its host is unknown, or TLS failed. Otherwise as [`StoreError::Unavailable`].
+    Unreachable {
+        /// What the network says.
+        text: String,
+    },
     /// The store refuses: what is asked again is refused again.
     Refused {
         /// The store's answer.
@@ -44,7 +50,9 @@ impl fmt::Display for StoreError {
             Self::Exists => f.write_str("there is such an object already"),
             Self::Lost { object } => write!(f, "the store has lost the object '{object}'"),
             Self::InUse => f.write_str("another process of this machine has opened it"),
-            Self::Unavailable { text } | Self::Refused { text } => f.write_str(text),
+            Self::Unavailable { text } | Self::Unreachable { text } | Self::Refused { text } => {
+                f.write_str(text)
+            }
         }
     }
 }

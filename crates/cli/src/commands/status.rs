@@ -9,12 +9,13 @@ use super::outcome::Outcome;
 use super::requests::reply_as;
 use crate::args::Report;
 use crate::control::{Action, Reply};
-use crate::devices::FileOpener;
+use crate::devices::{FileOpener, answering};
 use crate::drives::{Drives, devices_of};
 use crate::failure::Failure;
 use crate::fault_reason::explain_faults;
 use crate::pool_access::PoolAccess;
 use crate::render::{self, Closed, OpenPool};
+use crate::terminal::with_waiting_line;
 
 /// Switches of the command.
 #[derive(Clone, Copy)]
@@ -93,12 +94,17 @@ async fn look(access: &PoolAccess, name: &str, failure: Failure) -> Result<Close
         // Its server did not answer.
         return Err(failure);
     };
-    let found = access.discover(&known.devices).await?;
+    let what = format!("looking at the devices of '{name}'");
+    let devices = with_waiting_line(&what, false, answering(&known.devices)).await;
+    let found = access.discover(&devices).await?;
     let found = found.into_iter().find(|found| found.guid == known.guid);
     let mut pool = Closed::new(&known, found, failure);
     let opener: Rc<dyn Opener> = Rc::new(FileOpener);
-    for vdev in pool.vdevs_mut() {
-        explain_faults(&opener, known.guid, vdev).await;
-    }
+    let explaining = async {
+        for vdev in pool.vdevs_mut() {
+            explain_faults(&opener, known.guid, vdev).await;
+        }
+    };
+    with_waiting_line(&what, false, explaining).await;
     Ok(pool)
 }

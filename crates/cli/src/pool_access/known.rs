@@ -10,7 +10,7 @@ use forebay_units::Nanos;
 
 use super::no_such_pool;
 use crate::control::{Action, PROTOCOL_VERSION, Request};
-use crate::devices::{is_elsewhere, wait_until_free, wait_until_free_for};
+use crate::devices::{is_elsewhere, out_of_reach, wait_until_free, wait_until_free_for};
 use crate::failure::{ErrorCode, Failure};
 use crate::holders::{Holder, holders};
 use crate::log;
@@ -134,8 +134,19 @@ async fn import_when_free(
         (Ok(_), _) => Ok(()),
         // On devices that are locked nothing is found: the lock is the reason to report.
         (Err(_), Some(holders)) => Err(devices_held(known, &holders)),
-        (Err(failure), None) => Err(cannot_open(&known.name, failure)),
+        (Err(failure), None) => Err(cannot_open(&known.name, with_reason(known, failure).await)),
     }
+}
+
+/// The failure to import a pool, with why a device elsewhere cannot be opened.
+async fn with_reason(known: &KnownPool, mut failure: Failure) -> Failure {
+    // Where nothing of the pool was found, the import has said so of each device.
+    if failure.code == ErrorCode::PoolUnavailable {
+        let elsewhere = known.devices.iter().filter(|name| is_elsewhere(name));
+        let elsewhere: Vec<PathBuf> = elsewhere.map(PathBuf::from).collect();
+        failure.message += &out_of_reach(&elsewhere).await;
+    }
+    failure
 }
 
 fn devices_gone(known: &KnownPool) -> Failure {

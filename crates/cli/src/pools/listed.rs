@@ -7,6 +7,7 @@ use forebay_pool::Pool;
 use forebay_pool::status::FoundPool;
 
 use super::{PoolSet, known, leaves};
+use crate::devices::is_elsewhere;
 use crate::failure::{ErrorCode, Failure};
 use crate::state::{KnownPool, StateDir};
 
@@ -25,14 +26,17 @@ impl PoolSet {
         // The list as it is now: an import a moment ago may have changed it.
         let all = self.writer.run(StateDir::known_pools).await?;
         let others: BTreeSet<String> = all.into_iter().flat_map(|pool| pool.devices).collect();
-        let others: Vec<String> =
-            others.into_iter().filter(|path| !known.devices.contains(path)).collect();
-        let here = self.found(known.guid, &known.devices).await;
+        // What is elsewhere has its name as its place, and a look at it may take long.
+        let is_local = |path: &&String| !is_elsewhere(path);
+        let others = others.iter().filter(is_local).filter(|path| !known.devices.contains(path));
+        let others: Vec<String> = others.cloned().collect();
+        let local: Vec<String> = known.devices.iter().filter(is_local).cloned().collect();
+        let here = self.found(known.guid, &local).await;
         let mut named = BTreeSet::new();
         here.iter().flat_map(|pool| &pool.groups).for_each(|group| leaves(group, &mut named));
         named.retain(|path| !known.devices.contains(path));
         let found: usize = here.iter().map(|pool| pool.paths.len()).sum();
-        if found < known.devices.len() && !others.is_empty() {
+        if found < local.len() && !others.is_empty() {
             let there = self.found(known.guid, &others).await;
             named.extend(there.into_iter().flat_map(|pool| pool.paths));
         }
