@@ -152,6 +152,13 @@ impl PoolAccess {
         Ok(PoolHandle { pool, typed, route, stop })
     }
 
+    /// Whether another process has the devices of the pool `name`, and does not serve it here.
+    pub async fn is_held(&self, name: &str) -> Result<bool, Failure> {
+        let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
+        let Some(known) = known.filter(|_| self.serving(name).is_none()) else { return Ok(false) };
+        Ok(!holders(&known.devices).await.is_empty())
+    }
+
     /// The way to a pool that no server had when this command looked for servers.
     async fn route_to(&self, name: &str) -> Result<Route, Failure> {
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);

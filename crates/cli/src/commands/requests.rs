@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use forebay_rt as rt;
+
 use super::outcome::Outcome;
 use crate::args::NameList;
 use crate::control::{Action, Reply};
@@ -45,21 +47,43 @@ pub async fn from_each<T>(
     wanted: &[String],
     of: impl AsyncFn(&PoolHandle) -> Result<T, Failure>,
 ) -> Result<Vec<(String, Result<T, Failure>)>, Failure> {
+    let each = for_each(access, access.names(wanted)?, async |name| {
+        let handle = access.open(name).await?;
+        let outcome = of(&handle).await;
+        handle.close_after(outcome).await
+    });
     let mut out = Vec::new();
-    for name in access.names(wanted)? {
-        let outcome = match access.open(&name).await {
-            Ok(handle) => {
-                let outcome = of(&handle).await;
-                handle.close_after(outcome).await
-            }
-            Err(failure) => Err(failure),
-        };
+    for (name, outcome) in each.await? {
         match outcome {
             Err(failure) if wanted.contains(&name) => return Err(failure),
             outcome => out.push((name, outcome)),
         }
     }
     Ok(out)
+}
+
+/// What `work` gives for each of `names`, in order. Pools that other processes have are waited for
+/// all at once. The others follow each other: an open pool takes memory, and a server answers one
+/// request of a command at a time.
+pub async fn for_each<T>(
+    access: &PoolAccess,
+    names: Vec<String>,
+    work: impl AsyncFn(&str) -> T,
+) -> Result<Vec<(String, T)>, Failure> {
+    let turns = rt::sync::Mutex::new(());
+    let all = names.into_iter().map(|name| {
+        let (turns, work) = (&turns, &work);
+        Box::pin(async move {
+            let turn = match access.is_held(&name).await? {
+                true => None,
+                false => Some(turns.lock().await),
+            };
+            let value = work(&name).await;
+            drop(turn);
+            Ok((name, value))
+        })
+    });
+    rt::join_all(all).await.into_iter().collect()
 }
 
 /// The values of the pools that could be asked, and whether these are all. Failures are reported.

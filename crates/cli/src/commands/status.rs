@@ -6,7 +6,7 @@ use forebay_pool::Opener;
 use forebay_pool::status::Health;
 
 use super::outcome::Outcome;
-use super::requests::reply_as;
+use super::requests::{for_each, reply_as};
 use crate::args::Report;
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, answering};
@@ -28,6 +28,13 @@ pub struct Options {
     pub verbose: bool,
 }
 
+/// A pool as it is shown.
+enum Shown {
+    Open(Box<OpenPool>),
+    /// It cannot be opened.
+    Closed(Closed),
+}
+
 /// Shows the pools `wanted`, or all when none is named. A pool that cannot be opened is shown with
 /// what its devices say, and makes the exit code 1.
 pub async fn status(
@@ -39,21 +46,28 @@ pub async fn status(
     let mut open: Vec<OpenPool> = Vec::new();
     let mut closed: Vec<Closed> = Vec::new();
     let mut texts = Vec::new();
-    for name in &names {
-        match ask(access, name, options).await {
-            Ok(pool) => {
+    let looks = for_each(access, names.clone(), async |name| {
+        Ok::<_, Failure>(match ask(access, name, options).await {
+            Ok(pool) => Shown::Open(Box::new(pool)),
+            Err(failure) => {
+                // After Ctrl-C nothing more is looked up.
+                access.check_not_interrupted()?;
+                Shown::Closed(look(access, name, failure).await?)
+            }
+        })
+    });
+    for (_, shown) in looks.await? {
+        match shown? {
+            Shown::Open(pool) => {
                 let status = &pool.status.pool;
                 let is_healthy = status.state == Health::Online && status.lost_count == 0;
                 if !(options.unhealthy && is_healthy) {
                     let exact = options.report.exact;
                     texts.push(render::status_text(&pool, exact, options.verbose));
-                    open.push(pool);
+                    open.push(*pool);
                 }
             }
-            Err(failure) => {
-                // After Ctrl-C nothing more is looked up.
-                access.check_not_interrupted()?;
-                let pool = look(access, name, failure).await?;
+            Shown::Closed(pool) => {
                 texts.push(render::closed_text(&pool));
                 closed.push(pool);
             }
