@@ -102,6 +102,12 @@ pub fn pool_list(
     fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
+    let fields = match fields {
+        [] => FIELDS.to_vec(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    let columns: Result<Vec<Column>, Failure> = fields.iter().map(|field| column(field)).collect();
+    let columns = columns?;
     if listing.json {
         #[derive(Serialize)]
         struct Body<'a> {
@@ -116,13 +122,7 @@ pub fn pool_list(
         let unavailable = unavailable.collect();
         return Ok(document("pool list", Body { pools: open, unavailable }));
     }
-    let fields: Vec<&str> = if fields.is_empty() {
-        FIELDS.to_vec()
-    } else {
-        fields.iter().map(String::as_str).collect()
-    };
-    let columns: Result<Vec<Column>, Failure> = fields.iter().map(|field| column(field)).collect();
-    let mut lines = Lines { table: Table::new(&columns?), fields, listing };
+    let mut lines = Lines { table: Table::new(&columns), fields, listing };
     for (name, listed) in pools {
         lines.push(name.clone(), |field| match listed {
             Err(_) if field == "health" => "UNAVAIL".to_owned(),

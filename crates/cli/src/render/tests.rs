@@ -409,7 +409,10 @@ fn pool_list_is_as_in_golden_files() {
         pool_list(&rows, &words(&["name", "free", "cap"]), SCRIPT).unwrap(),
         "tank\t14495514624\t25\ngone\t-\t-\n"
     );
-    assert_eq!(pool_list(&rows, &words(&["frob"]), PLAIN).unwrap_err().code, ErrorCode::Usage);
+    for listing in [PLAIN, JSON] {
+        let frob = pool_list(&rows, &words(&["frob"]), listing);
+        assert_eq!(frob.unwrap_err().code, ErrorCode::Usage);
+    }
     assert_eq!(pool_list(&[], &[], PLAIN).unwrap(), "no pools available\n");
     assert_eq!(pool_list(&[], &[], SCRIPT).unwrap(), "");
 }

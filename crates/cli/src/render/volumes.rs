@@ -194,9 +194,6 @@ pub fn volume_list(
     listing: Listing,
 ) -> Result<String, Failure> {
     let sorted = sorted(versions, order)?;
-    if listing.json {
-        return Ok(list_json(&sorted, kind));
-    }
     let fields: Vec<&str> = match (fields, kind) {
         ([], ListedKind::Volume) => LIST_FIELDS.to_vec(),
         ([], _) => SNAPSHOT_FIELDS.to_vec(),
@@ -222,6 +219,9 @@ pub fn volume_list(
     for version in &sorted {
         let row = fields.iter().map(|field| version.value(field, listing.exact));
         table.push(row.collect::<Result<Vec<_>, _>>()?);
+    }
+    if listing.json {
+        return Ok(list_json(&sorted, kind));
     }
     if sorted.is_empty() && !listing.scripted {
         let what = if kind == ListedKind::Snapshot { "snapshots" } else { "volumes" };
