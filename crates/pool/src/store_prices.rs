@@ -20,21 +20,20 @@ pub(crate) struct StorePrices {
 pub(crate) const DEFAULT_PRICES: &str = "put=0.005,get=0.0004,month=0.023,egress=0.09";
 
 impl StorePrices {
-    /// From a text such as [`DEFAULT_PRICES`]. What it does not name costs nothing.
+    /// From a text such as [`DEFAULT_PRICES`], which names each at most once. What it does not name
+    /// costs nothing.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut prices = Self { puts: 0, gets: 0, month: 0, egress: 0 };
+        const NAMES: [&str; 4] = ["put", "get", "month", "egress"];
+        let mut found = [None; 4];
         for price in text.split(',') {
             let (name, value) = price.split_once('=')?;
-            let place = match name {
-                "put" => &mut prices.puts,
-                "get" => &mut prices.gets,
-                "month" => &mut prices.month,
-                "egress" => &mut prices.egress,
-                _ => return None,
-            };
-            *place = parse_millionths(value)?;
+            let at = NAMES.iter().position(|known| *known == name)?;
+            if found[at].replace(parse_millionths(value)?).is_some() {
+                return None;
+            }
         }
-        Some(prices)
+        let [puts, gets, month, egress] = found.map(Option::unwrap_or_default);
+        Some(Self { puts, gets, month, egress })
     }
 
     fn cost(&self, store: &ObjectsStatus) -> StoreCost {
@@ -105,7 +104,17 @@ mod tests {
 
     #[test]
     fn other_texts_are_no_prices() {
-        let bad = ["", "put", "put=", "put=-1", "put=1e3", "put=0.0000001", "gets=1", "put=.5,"];
+        let bad = [
+            "",
+            "put",
+            "put=",
+            "put=-1",
+            "put=1e3",
+            "put=0.0000001",
+            "gets=1",
+            "put=.5,",
+            "put=1,put=2",
+        ];
         for text in bad {
             assert_eq!(StorePrices::parse(text), None, "{text}");
         }
