@@ -8,8 +8,8 @@ use forebay_device::ErrorKind;
 use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, ArrayError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind,
-    MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ResumeError, ScrubError,
-    SegmentError, SpaceFor, SuspendReason, TransferError, VolumeError,
+    Lacking, MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ResumeError,
+    ScrubError, SegmentError, SpaceFor, SuspendReason, TransferError, VolumeError,
 };
 
 use super::Explain;
@@ -124,10 +124,8 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
         Kind::Ambiguous => "import it by its number".to_owned(),
         Kind::Destroyed => "'forebay pool create' makes a new one of its devices".to_owned(),
         Kind::FormatVersion { .. } => "use the program that wrote them".to_owned(),
-        Kind::NoSuperblock(_) | Kind::TooFewDevices { .. } => LOOK_ELSEWHERE.to_owned(),
-        Kind::NoConfiguration { .. } => {
-            format!("'forebay pool import -F' goes back to an older root; {LOOK_ELSEWHERE}")
-        }
+        Kind::TooFewDevices { .. } => LOOK_ELSEWHERE.to_owned(),
+        Kind::NoSuperblock(_) | Kind::NoConfiguration { .. } => no_root_hint(kind),
         Kind::RootNotNewest { missing, .. } if missing.is_empty() => {
             "use -f to go back to what is here".to_owned()
         }
@@ -178,6 +176,20 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
             "bring devices back, or make room where device files lie, and import it again"
                 .to_owned()
         }
+    }
+}
+
+/// What helps if the root that an import is to go on with, or its configuration, cannot be had.
+fn no_root_hint(kind: &ImportErrorKind) -> String {
+    match kind {
+        // The devices have superblocks: it was to go back by more than they have.
+        ImportErrorKind::NoSuperblock(lacking) if *lacking == Lacking::default() => {
+            "go back by fewer groups: give -F less often".to_owned()
+        }
+        ImportErrorKind::NoConfiguration { has_older: true, .. } => {
+            format!("one more -F goes back to an older root; {LOOK_ELSEWHERE}")
+        }
+        _ => LOOK_ELSEWHERE.to_owned(),
     }
 }
 

@@ -192,16 +192,20 @@ pub(crate) fn newest_root(
     let mut roots: Vec<&Superblock> = found.iter().flat_map(|f| &f.label.roots).collect();
     roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
     roots.dedup_by_key(|root| root.commit);
-    let Some(root) = roots.into_iter().nth(rewind as usize) else {
+    let mut roots = roots.into_iter().skip(rewind as usize);
+    let Some(root) = roots.next() else {
         return Err(ImportErrorKind::NoSuperblock(newest_lacks(found)));
     };
-    let config = found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
+    let config_of = |root: &Superblock| {
+        found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum))
+    };
     // Falling back to an older root would silently take back what this one committed.
-    let config = config.ok_or_else(|| ImportErrorKind::NoConfiguration {
+    let config = config_of(root).ok_or_else(|| ImportErrorKind::NoConfiguration {
         root: root.commit,
         holders: owned(paths_with(root, found)),
         generation: root.config_generation,
         lacking: newest_lacks(found),
+        has_older: roots.any(|older| config_of(older).is_some()),
     })?;
     Ok((root.clone(), config.clone()))
 }

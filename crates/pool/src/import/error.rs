@@ -78,6 +78,8 @@ pub enum ImportErrorKind {
         generation: u64,
         /// Devices that may have it.
         lacking: Lacking,
+        /// Whether an older root has its configuration.
+        has_older: bool,
     },
     /// Changes are known that are newer than the newest root on the devices.
     RootNotNewest {
@@ -344,7 +346,7 @@ impl fmt::Display for ImportErrorKind {
                  version {expected}"
             ),
             Self::NoSuperblock(lacking) => write!(f, "no readable superblock{lacking}"),
-            Self::NoConfiguration { root, holders, generation, lacking } => write!(
+            Self::NoConfiguration { root, holders, generation, lacking, .. } => write!(
                 f,
                 "root {root} (on {}) needs generation {generation} of the configuration, and no \
                  device has it{lacking}",

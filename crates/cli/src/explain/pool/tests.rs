@@ -2,8 +2,9 @@ use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind, LabelPart,
-    ScrubError, SuspendReason, TransferError, VolumeError,
+    Lacking, ScrubError, SuspendReason, TransferError, VolumeError,
 };
+use forebay_units::CommitId;
 
 use super::importable_line;
 use crate::failure::{ErrorCode, Failure};
@@ -30,6 +31,21 @@ fn refused_import_says_which_devices_lack_and_what_helps() {
          data than those that are here; bring them back, or use -f if you are sure that they hold \
          nothing newer"
     );
+}
+
+#[test]
+fn rewind_is_advised_only_where_an_older_root_can_be_had() {
+    let hint = |kind| Failure::from(ImportError { pool: "tank".into(), kind }).hint;
+    let lost = |has_older| ImportErrorKind::NoConfiguration {
+        root: CommitId(7),
+        holders: vec!["/srv/a".to_owned()],
+        generation: 3,
+        lacking: Lacking::default(),
+        has_older,
+    };
+    assert!(hint(lost(true)).contains("-F"));
+    assert!(!hint(lost(false)).contains("-F"));
+    assert!(hint(ImportErrorKind::NoSuperblock(Lacking::default())).contains("-F less often"));
 }
 
 #[test]
