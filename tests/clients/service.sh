@@ -28,7 +28,12 @@ wrong 2 'expected one of' 'plaintext = false\nlistne = []\n'
 wrong 1 'no pool named' 'pools = ["q"]\n'
 wrong 3 'without TLS' '# all of them\n\nlisten = ["tcp:0.0.0.0:0"]\n'
 wrong 2 'nowhere' '[tls]\ncert = "/nowhere/c"\nkey = "/nowhere/k"\n'
+wrong 1 'has 109 bytes' "listen = [\"unix:/$(printf 'x%.0s' {1..108})\"]\\n"
 refuse "$FOREBAY" serve --config "$DIR/none" --check
+# A pipe would be waited for; one of the shell has its writer already.
+mkfifo "$DIR/pipe"
+refuse "$FOREBAY" serve --config "$DIR/pipe" --check
+run "$FOREBAY" serve --config <(echo 'pools = ["p"]') --check
 
 pem() { openssl "$@" >/dev/null 2>"$DIR/.pem" || fail "openssl: $(cat "$DIR/.pem")"; }
 # certificate NAME: a key, and a certificate of the CA.

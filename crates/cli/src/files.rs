@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Result;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Whether what is at `path` lies on a file system in memory.
@@ -24,6 +24,13 @@ pub fn is_in_memory(path: impl AsRef<Path>) -> bool {
 /// Opens a file or a folder to read it.
 pub fn open_to_read(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().read(true).open(path)
+}
+
+/// Whether a pipe with a name is at `path`: opening it waits for a process that writes to it. One
+/// of a shell, such as `/dev/fd/63`, has no name.
+pub fn is_named_pipe(path: impl AsRef<Path>) -> bool {
+    let named = path.as_ref().canonicalize().and_then(|path| path.metadata());
+    named.is_ok_and(|meta| meta.file_type().is_fifo())
 }
 
 /// Waits until the name of the file at `path` is durable in its folder.

@@ -9,15 +9,16 @@ use forebay_rt::net::Listener;
 use forebay_units::Nanos;
 
 use super::outcome::Outcome;
-use crate::args::{ServeArgs, StandbyArgs};
+use crate::args::{SecurityArgs, ServeArgs, StandbyArgs};
 use crate::devices::{FileOpener, search};
 use crate::failure::{ErrorCode, Failure};
+use crate::files;
 use crate::log;
 use crate::notify::{Notify, authorities};
 use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, SERVE_WAIT, import_known};
 use crate::pools::PoolSet;
 use crate::service_config::{DEFAULT_PATH, ServiceConfig, limit_values};
-use crate::serving::{Serving, page_access, refuse_exposed, tls_config};
+use crate::serving::{Serving, page_access, refuse_exposed, refuse_long, tls_config};
 use crate::state::{Environment, KnownPool, StateDir, locate};
 use crate::terminal::with_waiting_line;
 
@@ -115,19 +116,32 @@ async fn serve_with(
     serving.run().await.map(|()| Outcome::done())
 }
 
-/// The settings of the file that `args` name, where they name one, and of `args` themselves.
+/// The settings of the file that `args` name, where they name one, and of `args` themselves. Fails
+/// when a file that will be read is a pipe, which would be waited for.
 fn settings(args: &ServeArgs) -> Result<ServiceConfig, Failure> {
-    let mut config = match (&args.config, args.check) {
-        (Some(path), _) => ServiceConfig::read(path)?,
-        (None, true) => ServiceConfig::read(Path::new(DEFAULT_PATH))?,
-        (None, false) => ServiceConfig::default(),
-    };
+    let path = args.config.as_deref().or(args.check.then_some(Path::new(DEFAULT_PATH)));
+    refuse_pipes(path)?;
+    let mut config = path.map(ServiceConfig::read).transpose()?.unwrap_or_default();
     config.metrics = args.metrics.or(config.metrics);
     config.web.address = args.web.address.or(config.web.address);
     config.web.token = args.web.token.clone().or(config.web.token);
     config.vhost_user = args.vhost_user.clone().or(config.vhost_user);
     config.override_with(&args.listen, &args.security, &args.pools, &args.dirs)?;
+    let SecurityArgs { tls_cert, tls_key, tls_ca, tls_allow, .. } = &config.security;
+    let named = [tls_cert, tls_key, tls_ca, tls_allow, &config.web.token];
+    let named = named.into_iter().flatten().chain([&config.notify.webhook_ca]);
+    refuse_pipes(named.map(|path| path.as_path()))?;
     Ok(config)
+}
+
+fn refuse_pipes<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    match paths.into_iter().find(|path| files::is_named_pipe(path)) {
+        None => Ok(()),
+        Some(path) => {
+            let message = format!("{} is a pipe, and not a file", path.display());
+            Err(Failure::new(ErrorCode::ServiceConfig, message))
+        }
+    }
 }
 
 /// `forebay serve --check`: reads all that a server reads before it opens pools, and changes
@@ -141,6 +155,10 @@ pub async fn check_service(args: &ServeArgs) -> Result<Outcome, Failure> {
         }
     })?;
     for (index, address) in config.listen.iter().enumerate() {
+        refuse_long(address).map_err(|error| match config.lists_addresses() {
+            true => config.listen_failure(index, &error.to_string()),
+            false => Failure::usage(format!("{address}: {error}")),
+        })?;
         refuse_exposed(address, tls.is_some(), config.security.plaintext).map_err(|failure| {
             match config.lists_addresses() {
                 true => config.listen_failure(

@@ -10,7 +10,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -202,6 +202,25 @@ impl ServiceConfig {
         self.security.check(self.allow.is_some())
     }
 
+    /// Fails when metrics or web page, which are at `places` of the file, are to have the address
+    /// of another listener.
+    fn check_shared(&self, places: [Option<Range<usize>>; 2]) -> Result<(), Problem> {
+        let tcp = self.listen.iter().filter_map(|address| match address {
+            ListenAddress::Tcp(address) => Some(("listen", *address)),
+            ListenAddress::Unix(_) => None,
+        });
+        let mut taken: Vec<(&str, SocketAddr)> = tcp.collect();
+        let more = [("metrics", self.metrics), ("web", self.web.address)];
+        for ((name, address), at) in more.into_iter().zip(places) {
+            let (Some(address), Some(at)) = (address, at) else { continue };
+            if let Some((other, _)) = taken.iter().find(|(_, other)| overlap(*other, address)) {
+                return problem(at, format!("{name}: {other} has this address already"));
+            }
+            taken.push((name, address));
+        }
+        Ok(())
+    }
+
     /// Whether `listen` comes from the file.
     #[must_use]
     pub fn lists_addresses(&self) -> bool {
@@ -250,8 +269,9 @@ impl Document {
             return problem(plaintext.span(), message);
         }
         let tls = cert.as_ref().map(Spanned::span);
+        let places = [&self.metrics, &self.web].map(|text| text.as_ref().map(Spanned::span));
         let file = |path: Option<Spanned<AbsolutePath>>| path.map(|path| path.into_inner().0);
-        Ok(ServiceConfig {
+        let config = ServiceConfig {
             source: Source {
                 listen: self.listen.iter().map(Spanned::span).collect(),
                 pools: self.pools.iter().map(Spanned::span).collect(),
@@ -282,7 +302,8 @@ impl Document {
             allow: self.allow.map(|table| AllowList::new(table.into_inner())),
             notify: self.events.checked()?,
             limits: limits::read(&self.limits)?,
-        })
+        };
+        config.check_shared(places).map(|()| config)
     }
 }
 
@@ -294,6 +315,15 @@ fn tcp_address(key: &str, port: u16, text: &Spanned<String>) -> Result<SocketAdd
         );
         problem(text.span(), message)
     })
+}
+
+/// Whether the kernel gives only one of two listeners these addresses.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let has_all =
+        |all: IpAddr, some: IpAddr| all.is_unspecified() && (all.is_ipv6() || some.is_ipv4());
+    let (a, b) = (one.ip(), other.ip());
+    let is_free = one.port() == 0 || one.port() != other.port();
+    !is_free && (a == b || has_all(a, b) || has_all(b, a))
 }
 
 /// The addresses to listen on, each of which can be had once.

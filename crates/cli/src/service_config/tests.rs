@@ -165,3 +165,22 @@ fn document_names_every_key_and_its_default() {
         assert!(page.contains(&row), "no row '{row}'");
     }
 }
+
+#[test]
+fn metrics_and_web_page_have_addresses_of_their_own() {
+    let shared = [
+        "metrics = '127.0.0.1:1'\nweb = '127.0.0.1:1'",
+        "metrics = '0.0.0.0:1'\nweb = '127.0.0.1:1'",
+        "web = '127.0.0.1:1'\nmetrics = '[::]:1'",
+        "listen = ['tcp:127.0.0.1:1']\nweb = '127.0.0.1:1'",
+        "listen = ['tcp:0.0.0.0:1']\nmetrics = '127.0.0.1:1'",
+    ];
+    for text in shared {
+        assert!(refused(text).contains("has this address already"), "{}", refused(text));
+    }
+    let message = refused(shared[0]);
+    assert!(message.contains("line 2") && message.contains("web: metrics has"), "{message}");
+    parse("metrics = '127.0.0.1:0'\nweb = '127.0.0.1:0'").unwrap();
+    parse("metrics = '127.0.0.1:1'\nweb = '127.0.0.2:1'").unwrap();
+    parse("metrics = '[::1]:1'\nweb = '0.0.0.0:1'").unwrap();
+}

@@ -59,15 +59,29 @@ pub(super) fn refuse_other_files(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Fails when the path of a socket is longer than the kernel takes.
+pub fn refuse_long(address: &ListenAddress) -> io::Result<()> {
+    match address {
+        ListenAddress::Tcp(_) => Ok(()),
+        ListenAddress::Unix(path) => {
+            let path = std::path::absolute(path)?;
+            match path.as_os_str().len() {
+                len if len > SOCKET_PATH_MAX_BYTES => {
+                    Err(io::Error::new(io::ErrorKind::InvalidInput, long_path(&path)))
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
 /// Fails when `address` cannot be listened on now. Leaves nothing behind.
 async fn try_address(address: &ListenAddress) -> io::Result<()> {
     match address {
         ListenAddress::Unix(path) => {
             refuse_other_files(path)?;
+            refuse_long(address)?;
             let path = std::path::absolute(path)?;
-            if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, long_path(&path)));
-            }
             if let Some(folder) = path.parent() {
                 std::fs::metadata(folder)?;
             }

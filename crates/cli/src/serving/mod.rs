@@ -37,6 +37,7 @@ use crate::state::StateDir;
 use crate::terminal::Screen;
 use crate::top::{KEYS_INTERVAL, Key, LocalView};
 
+pub use addresses::refuse_long;
 use addresses::{refuse_other_files, until_free};
 pub use hints::connect_hints;
 pub use pages::page_access;
