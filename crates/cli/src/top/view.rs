@@ -220,6 +220,37 @@ fn leaves<'a>(
     vdev.children.iter().for_each(|child| leaves(part, child, all));
 }
 
+/// The columns of the list of devices, with their widths. The name's follows from the others.
+const DEVICE_COLUMNS: [(&str, u16); 8] = [
+    ("", DEVICE_NAME_MIN),
+    ("part", 5),
+    ("state", 9),
+    (" reads/s", 8),
+    ("writes/s", 8),
+    ("    read", 8),
+    (" written", 8),
+    ("errors", 6),
+];
+/// The least columns of the terminal for a device's name.
+const DEVICE_NAME_MIN: u16 = 12;
+
+/// Which of [`DEVICE_COLUMNS`] a terminal of `width` columns has room for, and what is left for the
+/// name.
+fn device_columns(width: u16) -> (Vec<usize>, u16) {
+    const LEFT_OUT_FIRST: [usize; 6] = [6, 5, 1, 7, 4, 3];
+    let mut shown: Vec<usize> = (0..DEVICE_COLUMNS.len()).collect();
+    let mut left_out = LEFT_OUT_FIRST.iter();
+    loop {
+        // With the frame, and a space before each.
+        let others: u16 = 2 + shown[1..].iter().map(|at| DEVICE_COLUMNS[*at].1 + 1).sum::<u16>();
+        let room = width.saturating_sub(others);
+        match left_out.next().filter(|_| room < DEVICE_NAME_MIN) {
+            Some(column) => shown.retain(|at| at != column),
+            None => return (shown, room.max(DEVICE_NAME_MIN)),
+        }
+    }
+}
+
 fn draw_devices(frame: &mut Frame<'_>, track: &Track, moment: &Moment, area: Rect) {
     let pool = &moment.status.pool;
     let mut all = Vec::new();
@@ -231,12 +262,13 @@ fn draw_devices(frame: &mut Frame<'_>, track: &Track, moment: &Moment, area: Rec
     let room = usize::from(area.height.saturating_sub(3));
     let left_out = all.len().saturating_sub(room);
     let longest = all.iter().map(|(_, vdev)| visible(&vdev.name).chars().count()).max();
-    let width = usize::from(area.width.saturating_sub(62)).max(12).min(longest.unwrap_or(12));
+    let (shown, room_of_name) = device_columns(area.width);
+    let width = usize::from(room_of_name).min(longest.unwrap_or(0)).max(DEVICE_NAME_MIN.into());
     let rows = all.iter().take(room).map(|(part, vdev)| {
         let [reads, writes, read_bytes, write_bytes] = track.device_rates(&vdev.name);
         let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
         let number = |rate: f64| format!("{:>7}", count(rate.round() as u64, false));
-        Row::new(vec![
+        let cells = [
             ending(&visible(&vdev.name), width),
             (*part).to_owned(),
             vdev.state.as_str().to_owned(),
@@ -245,19 +277,19 @@ fn draw_devices(frame: &mut Frame<'_>, track: &Track, moment: &Moment, area: Rec
             format!("{:>8}", short(read_bytes)),
             format!("{:>8}", short(write_bytes)),
             format!("{:>6}", count(errors, false)),
-        ])
-        .fg(if vdev.state == Health::Online {
-            Color::Reset
-        } else {
-            health_color(vdev.state)
-        })
+        ];
+        Row::new(shown.iter().map(|at| cells[*at].clone()).collect::<Vec<_>>())
+            .fg(if vdev.state == Health::Online { Color::Reset } else { health_color(vdev.state) })
     });
     let title = match left_out {
         0 => " devices ".to_owned(),
         more => format!(" devices ({more} more) "),
     };
-    let heads = ["", "part", "state", " reads/s", "writes/s", "    read", " written", "errors"];
-    let widths = [width as u16, 5, 9, 8, 8, 8, 8, 6].map(Constraint::Length);
+    let heads = shown.iter().map(|at| DEVICE_COLUMNS[*at].0);
+    let widths = shown.iter().map(|at| match at {
+        0 => Constraint::Length(width as u16),
+        at => Constraint::Length(DEVICE_COLUMNS[*at].1),
+    });
     let table = Table::new(rows, widths)
         .header(Row::new(heads).dim())
         .block(Block::bordered().title(title));

@@ -122,6 +122,15 @@ fn eighty_columns_have_rates_latencies_levels_and_the_failed_device_first() {
 }
 
 #[test]
+fn forty_columns_have_the_names_of_devices_with_their_states() {
+    let text = screen(&track(), (0, 1), 40, 24);
+    let line = |part: &str| text.lines().find(|line| line.contains(part)).unwrap_or(&text);
+    assert!(line("/dev/d1").contains("FAULTED"), "{text}");
+    assert!(line("d4-part1").contains("ONLINE"), "{text}");
+    assert!(line("/dev/d1").contains("      7"), "{text}");
+}
+
+#[test]
 fn wide_screens_have_a_chart_and_events_and_small_ones_do_not_fail() {
     let mut track = track();
     let mut later = moment(5);
