@@ -67,7 +67,23 @@ fn pools_and_volumes(current: &OsStr) -> Vec<CompletionCandidate> {
 
 fn devices(current: &OsStr) -> Vec<CompletionCandidate> {
     let pools = state().and_then(|state| state.known_pools().ok()).unwrap_or_default();
-    candidates(current, pools.into_iter().flat_map(|pool| pool.devices).collect())
+    let names = pools.into_iter().flat_map(|pool| pool.devices);
+    // Other shells quote what they insert.
+    let is_bash = std::env::var_os(VARIABLE).is_some_and(|shell| shell == "bash");
+    candidates(current, names.map(|name| if is_bash { quoted(&name) } else { name }).collect())
+}
+
+/// The name as one word of bash.
+fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,+@%".contains(c);
+    let mut word = String::new();
+    for c in name.chars() {
+        if !is_plain(c) {
+            word.push('\\');
+        }
+        word.push(c);
+    }
+    word
 }
 
 /// The names that begin with `current`.
@@ -117,4 +133,16 @@ async fn volumes_of(socket: &std::path::Path) -> Option<Vec<String>> {
         }
     }
     Some(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn device_names_are_one_word_of_bash() {
+        assert_eq!(quoted("/dev/disk/by-id/wwn-0x5:1=a"), "/dev/disk/by-id/wwn-0x5:1=a");
+        assert_eq!(quoted("/srv/my disk&(1)"), "/srv/my\\ disk\\&\\(1\\)");
+        assert_eq!(quoted("s3://b/p?size=2T"), "s3://b/p\\?size=2T");
+    }
 }
