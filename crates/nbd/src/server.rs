@@ -31,6 +31,9 @@ pub struct Counts {
     pub accepted: u64,
     /// Connections closed at once because there were too many, or too many of the client's account.
     pub refused: u64,
+    /// Connections that ended because there is no export of the name that the client asked for, it
+    /// may not open that, it did not start TLS, or one side refused the other's certificate.
+    pub denied: u64,
     /// Connections that ended because the client broke the protocol.
     pub protocol_errors: u64,
     /// Connections whose client vanished within a message, or whose stream failed.
@@ -47,6 +50,8 @@ pub struct Counts {
 pub struct Offenses {
     /// See [`Counts::refused`].
     pub refused: u64,
+    /// See [`Counts::denied`].
+    pub denied: u64,
     /// See [`Counts::protocol_errors`].
     pub protocol_errors: u64,
     /// See [`Counts::timed_out`].
@@ -222,6 +227,10 @@ impl Server {
             Ending::Lost => {
                 counts.lost += 1;
                 offenses.lost += 1;
+            }
+            Ending::Denied => {
+                counts.denied += 1;
+                offenses.denied += 1;
             }
             Ending::ProtocolError => {
                 counts.protocol_errors += 1;

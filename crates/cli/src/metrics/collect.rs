@@ -120,11 +120,12 @@ fn of_pools(
 fn connections(out: &mut Exposition, (open, counts): (usize, &Counts)) {
     let open = [(vec![], open as f64)];
     out.gauges("forebay_nbd_connections", "Open connections of NBD clients.", open);
-    let Counts { accepted, refused, protocol_errors, lost, timed_out, evicted } = *counts;
+    let Counts { accepted, refused, denied, protocol_errors, lost, timed_out, evicted } = *counts;
     let accepted = [(vec![], accepted as f64)];
     out.counters("forebay_nbd_connections_accepted", "Connections accepted.", accepted);
     let reasons = [
         ("refused", refused),
+        ("denied", denied),
         ("protocol_error", protocol_errors),
         ("lost", lost),
         ("timed_out", timed_out),

@@ -104,13 +104,14 @@ fn disconnected_clients_are_reported_once_a_minute_by_account() {
     assert_eq!(watch.clients(unasked, 4, second(61)), None);
     let host = Account::Host("2001:db8::".parse().unwrap());
     let slow = Offenses { timed_out: 1, evicted: 3, ..Offenses::default() };
-    let broken = Offenses { protocol_errors: 1, lost: 2, ..Offenses::default() };
+    let broken = Offenses { denied: 1, protocol_errors: 1, lost: 2, ..Offenses::default() };
     let both = || [(Account::Owner, broken), (host, slow)].into();
     assert_eq!(
         watch.clients(both, 4, second(62)).unwrap(),
-        "clients were disconnected: the owner: 1 for breaking the protocol, 2 whose connection \
-         broke off in the middle of a message; 2001:db8::/64: 1 for being too slow, 3 for holding \
-         memory that others waited for"
+        "clients were disconnected: the owner: 1 denied what they asked for (no such export, not \
+         theirs, or a refused certificate), 1 for breaking the protocol, 2 whose connection broke \
+         off in the middle of a message; 2001:db8::/64: 1 for being too slow, 3 for holding memory \
+         that others waited for"
     );
     assert_eq!(watch.clients(quiet, 4, second(300)), None);
 }

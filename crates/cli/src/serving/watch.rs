@@ -67,6 +67,11 @@ impl Watch {
 fn reasons(offenses: &Offenses, max: usize) -> String {
     let reasons = [
         (offenses.refused, format!("over its share of {max} connections")),
+        (
+            offenses.denied,
+            "denied what they asked for (no such export, not theirs, or a refused certificate)"
+                .to_owned(),
+        ),
         (offenses.protocol_errors, "for breaking the protocol".to_owned()),
         (offenses.timed_out, "for being too slow".to_owned()),
         (offenses.evicted, "for holding memory that others waited for".to_owned()),

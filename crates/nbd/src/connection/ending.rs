@@ -7,6 +7,9 @@ pub(crate) enum Ending {
     Disconnected,
     /// The server stopped; the requests in flight were answered.
     Stopped,
+    /// The client may not have what it asked for, or there is no such export; or one side refused
+    /// the other's certificate.
+    Denied,
     /// The client broke the protocol.
     ProtocolError,
     /// The client vanished within a message, or the stream failed.

@@ -6,7 +6,7 @@ use super::ending::Ending;
 use super::state::ServerState;
 use crate::channel::Channel;
 use crate::exports::{ExportHandle, Exports, Peer};
-use crate::handshake::{Agreement, ExportInfo, Handshake, Lookup, Refusal, Step};
+use crate::handshake::{Agreement, ExportInfo, Handshake, HandshakeError, Lookup, Refusal, Step};
 use crate::inbox::Inbox;
 use crate::tls::{SessionError, TlsConfig, identity_of};
 
@@ -83,7 +83,7 @@ pub(super) async fn negotiate(
                 return Err(Ending::Lost);
             }
         }
-        match step.map_err(|_| Ending::ProtocolError)? {
+        match step.map_err(|error| ending_of(&error))? {
             Step::Need(len) => {
                 inbox.begin_message();
                 match inbox.fill(len, false).await {
@@ -114,14 +114,36 @@ pub(super) async fn negotiate(
     }
 }
 
+fn ending_of(error: &HandshakeError) -> Ending {
+    match error {
+        HandshakeError::NotOpened(Refusal::ShuttingDown) => Ending::Stopped,
+        HandshakeError::NotOpened(_) | HandshakeError::NotEncrypted => Ending::Denied,
+        _ => Ending::ProtocolError,
+    }
+}
+
+/// How a TLS handshake ended that failed with `error`.
+fn ending_of_tls(error: &SessionError) -> Ending {
+    use rustls::Error;
+    match error {
+        SessionError::Rustls(
+            Error::AlertReceived(_)
+            | Error::InvalidCertificate(_)
+            | Error::NoCertificatesPresented
+            | Error::PeerIncompatible(_),
+        ) => Ending::Denied,
+        _ => Ending::ProtocolError,
+    }
+}
+
 /// Starts TLS; returns the identity that the client's certificate proves, if it showed one.
 async fn start_tls(channel: &Channel, config: &TlsConfig) -> Result<Option<String>, Ending> {
     let connection = config.connection().map_err(|_| Ending::ProtocolError)?;
     channel.wrap(connection).await.map_err(|e| match SessionError::from_io(e) {
-        Ok(_) => Ending::ProtocolError,
+        Ok(error) => ending_of_tls(&error),
         Err(_) => Ending::Lost,
     })?;
     let certificate = channel.session().and_then(|session| session.peer_certificate());
     let identity = certificate.map(|der| identity_of(&der)).transpose();
-    Ok(identity.map_err(|_| Ending::ProtocolError)?.flatten())
+    Ok(identity.map_err(|_| Ending::Denied)?.flatten())
 }

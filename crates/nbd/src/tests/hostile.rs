@@ -205,6 +205,21 @@ fn lengths_of_4_gib_end_only_their_own_connection() {
 }
 
 #[test]
+fn name_of_no_export_is_denied_and_breaks_no_protocol() {
+    Runtime::simulated(1).block_on(async {
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        let stream = connect_raw(&server);
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x04none");
+        stream.send_all(hello).await.0.unwrap();
+        assert!(ended(&stream).await);
+        drained(&server, 0).await;
+        let counts = server.counts();
+        assert_eq!((counts.denied, counts.protocol_errors), (1, 0));
+    });
+}
+
+#[test]
 fn random_bytes_end_only_their_own_connection() {
     for seed in 0..40 {
         Runtime::simulated(seed).block_on(async {
