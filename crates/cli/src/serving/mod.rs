@@ -14,6 +14,7 @@ pub mod watch;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -23,6 +24,7 @@ use forebay_rt::sys::{effective_uid, interrupt_self};
 use forebay_units::Nanos;
 
 use crate::args::{ListenAddress, SecurityArgs, listen_address};
+use crate::clock;
 use crate::control::serve_control;
 use crate::drives::keep_reading;
 use crate::failure::{ErrorCode, Failure};
@@ -410,7 +412,24 @@ pub fn tls_config(
         (Ok(config), Some(list)) => config.with_allow_list(list),
         (config, _) => config,
     };
-    config.map(Some).map_err(|e| Failure::new(ErrorCode::TlsConfig, e))
+    let config = config.map_err(|e| Failure::new(ErrorCode::TlsConfig, e))?;
+    let valid_secs = config.valid_secs();
+    if let Some(why) = out_of_time(&valid_secs, clock::now_secs()) {
+        let cert = args.tls_cert.iter().map(|path| path.display().to_string()).collect::<String>();
+        log::warning(&format!("the certificate {cert} {why}: clients refuse it"));
+    }
+    Ok(Some(config))
+}
+
+/// Why a certificate that is valid at these times is not valid `now`.
+fn out_of_time(valid_secs: &RangeInclusive<i64>, now: u64) -> Option<String> {
+    let at = |secs: i64| clock::local_time(secs.try_into().unwrap_or(0));
+    let (from, until) = (*valid_secs.start(), *valid_secs.end());
+    match i64::try_from(now).unwrap_or(i64::MAX) {
+        now if now > until => Some(format!("has expired ({})", at(until))),
+        now if now < from => Some(format!("is not valid yet (from {})", at(from))),
+        _ => None,
+    }
 }
 
 /// A Unix socket in the state folder, and the port of NBD on loopback.

@@ -117,6 +117,19 @@ fn disconnected_clients_are_reported_once_a_minute_by_account() {
 }
 
 #[test]
+fn certificate_is_warned_of_outside_of_its_time() {
+    let day = 86_400;
+    let valid = 100 * day..=200 * day;
+    for within in [100, 150, 200] {
+        assert_eq!(out_of_time(&valid, within * 86_400), None);
+    }
+    let why = |now: u64| out_of_time(&valid, now).unwrap();
+    assert!(why(200 * 86_400 + 1).starts_with("has expired ("), "{}", why(u64::MAX));
+    assert!(why(100 * 86_400 - 1).starts_with("is not valid yet (from "), "{}", why(0));
+    assert!(why(200 * 86_400 + 1).contains("1970"));
+}
+
+#[test]
 fn the_listener_of_a_dead_process_is_waited_for_and_one_that_greets_is_not() {
     let folder = std::env::temp_dir().join(format!("forebay-free-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,6 +1,7 @@
 //! TLS configurations of servers and clients, from PEM files.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::allow::AllowList;
 use super::error::TlsError;
+use super::identity::validity_of;
 
 /// The TLS files of a server: PEM, except the allow-list, which is TOML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +35,7 @@ pub struct TlsFiles {
 pub struct TlsConfig {
     server: Arc<ServerConfig>,
     requires_client_certificate: bool,
+    valid_secs: RangeInclusive<i64>,
     allow: Option<AllowList>,
 }
 
@@ -49,6 +52,12 @@ impl TlsConfig {
 
     fn build(cert: &Pem, key: &Pem, client_ca: Option<&Pem>) -> Result<Self, TlsError> {
         let (chain, secret) = (cert.certificates()?, key.private_key()?);
+        let valid_secs = chain
+            .iter()
+            .filter_map(|certificate| validity_of(certificate))
+            .fold(i64::MIN..=i64::MAX, |all, one| {
+                *all.start().max(one.start())..=*all.end().min(one.end())
+            });
         let provider = provider();
         let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -65,7 +74,8 @@ impl TlsConfig {
         let mut server = made.map_err(|e| blame_one_of(cert, key, e))?;
         server.send_tls13_tickets = 0;
         let server = Arc::new(server);
-        Ok(Self { server, requires_client_certificate: client_ca.is_some(), allow: None })
+        let requires_client_certificate = client_ca.is_some();
+        Ok(Self { server, requires_client_certificate, valid_secs, allow: None })
     }
 
     /// Lets clients open only the exports that `allow` lists for them.
@@ -95,6 +105,13 @@ impl TlsConfig {
         let list = AllowList::parse(&text)
             .map_err(|error| TlsError::AllowListSyntax { path: path.clone(), error })?;
         config.with_allow_list(list)
+    }
+
+    /// When the server's certificate, and those between it and its CA, are valid: seconds since
+    /// 1970. At other times clients refuse the server.
+    #[must_use]
+    pub fn valid_secs(&self) -> RangeInclusive<i64> {
+        self.valid_secs.clone()
     }
 
     pub(crate) fn connection(&self) -> Result<rustls::Connection, rustls::Error> {
@@ -233,4 +250,27 @@ fn blame_one_of(cert: &Pem, key: &Pem, error: rustls::Error) -> TlsError {
 #[allow(clippy::disallowed_methods, reason = "files are read once, before serving begins")]
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(path).map_err(|error| TlsError::File { path: path.to_owned(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::TlsConfig;
+
+    #[test]
+    fn certificates_of_a_chain_are_valid_together() {
+        let key = KeyPair::generate().unwrap();
+        let made = |from, to| {
+            let mut params = CertificateParams::default();
+            params.not_before = date_time_ymd(from, 1, 1);
+            params.not_after = date_time_ymd(to, 1, 1);
+            params.self_signed(&key).unwrap().pem()
+        };
+        let chain = made(2000, 2030) + &made(1990, 2020);
+        let secret = key.serialize_pem();
+        let config = TlsConfig::from_pem(chain.as_bytes(), secret.as_bytes(), None).unwrap();
+        let year = |year| date_time_ymd(year, 1, 1).unix_timestamp();
+        assert_eq!(config.valid_secs(), year(2000)..=year(2020));
+    }
 }

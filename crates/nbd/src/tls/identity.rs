@@ -1,4 +1,6 @@
-//! The identity of a client: one name from its certificate.
+//! What is read of certificates: the identity of a client (one name), and when one is valid.
+
+use std::ops::RangeInclusive;
 
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -50,6 +52,14 @@ pub(crate) fn identity_of(der: &[u8]) -> Result<Option<String>, IdentityError> {
         _ => None,
     });
     first.map(checked).transpose()
+}
+
+/// The time at which the certificate in `der` is valid, in seconds since 1970; `None` if it is
+/// malformed.
+pub(crate) fn validity_of(der: &[u8]) -> Option<RangeInclusive<i64>> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let validity = certificate.validity();
+    Some(validity.not_before.timestamp()..=validity.not_after.timestamp())
 }
 
 fn checked(name: &str) -> Result<String, IdentityError> {
