@@ -10,6 +10,7 @@ mod doctor;
 mod events;
 mod import;
 mod iostat;
+mod late_pools;
 mod log_target;
 mod outcome;
 mod output;

@@ -8,6 +8,7 @@ use forebay_rt as rt;
 use forebay_rt::net::Listener;
 use forebay_units::Nanos;
 
+use super::late_pools::open_late;
 use super::outcome::Outcome;
 use crate::args::{SecurityArgs, ServeArgs, StandbyArgs};
 use crate::devices::{FileOpener, search};
@@ -96,15 +97,17 @@ async fn serve_with(
             stop.unless_asked(waiting).await
         }
     };
-    match opened {
+    let takes_more = every && config.directories.is_empty();
+    let left_out = match opened {
         None => return serving.end().await.map(|()| Outcome::done()),
         Some(Err(failure)) => {
             // The pools that were opened before are closed; the first failure is reported.
             let _ = serving.set.close().await;
             return Err(failure);
         }
-        Some(Ok(())) => serving.set.set_takes_more(every && config.directories.is_empty()),
-    }
+        Some(Ok(left_out)) => left_out,
+    };
+    serving.set.set_takes_more(takes_more);
     let listeners = match serving.listen(&config.listen, &state) {
         Ok(listeners) => listeners,
         Err(failure) => {
@@ -113,6 +116,10 @@ async fn serve_with(
         }
     };
     ready(&serving, &state, listeners.len());
+    if takes_more {
+        let (set, stop) = (serving.set.clone(), stop.clone());
+        rt::spawn(async move { stop.unless_asked(open_late(set, left_out)).await });
+    }
     serving.run().await.map(|()| Outcome::done())
 }
 
@@ -330,7 +337,7 @@ async fn open_when_free(
     config: &ServiceConfig,
     access: &PoolAccess,
     take_over: bool,
-) -> Result<(), Failure> {
+) -> Result<Vec<KnownPool>, Failure> {
     let options = ImportOptions { force: take_over, ..ImportOptions::default() };
     let mut reported = String::new();
     loop {
@@ -360,20 +367,24 @@ fn is_final(code: ErrorCode) -> bool {
 }
 
 /// Imports all of `chosen`. A pool that cannot be imported is a failure, unless `every` known pool
-/// is to be served: then it is reported, and the others are served.
+/// is to be served: then it is reported and returned, and the others are served.
 async fn open_all(
     serving: &Serving,
     chosen: &[KnownPool],
     every: bool,
     options: &ImportOptions,
-) -> Result<(), Failure> {
+) -> Result<Vec<KnownPool>, Failure> {
     let set = &serving.set;
+    let mut left_out = Vec::new();
     for pool in chosen {
         serving.status(&format!("opening '{}'", pool.name));
         let importing = import_known(set, pool, options, SERVE_WAIT);
         match with_waiting_line(&format!("opening '{}'", pool.name), false, importing).await {
             Ok(()) => {}
-            Err(failure) if every => log::error(&format!("{}: {}", pool.name, failure.line())),
+            Err(failure) if every => {
+                log::error(&format!("{}: {}", pool.name, failure.line()));
+                left_out.push(pool.clone());
+            }
             Err(failure) => return Err(failure),
         }
     }
@@ -381,5 +392,5 @@ async fn open_all(
         let message = "none of the known pools can be served";
         return Err(Failure::new(ErrorCode::PoolUnavailable, message));
     }
-    Ok(())
+    Ok(left_out)
 }

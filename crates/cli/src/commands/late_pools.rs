@@ -1,0 +1,90 @@
+//! Late pools: pools that a server could not open at its start, and opens later.
+//!
+//! What enters: known pools. What leaves: open pools of the server's set, each with a line of the
+//! log. What always holds: a pool is tried once its devices have stopped coming, because an import
+//! with a part of them leaves the others behind. Who calls: `forebay serve` of all known pools.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use crate::devices::{answering, is_elsewhere};
+use crate::log;
+use crate::path_probe::probe_each;
+use crate::pool_access::{KNOWN_POOL_OPTIONS, import_known};
+use crate::pools::PoolSet;
+use crate::state::KnownPool;
+
+/// Between two looks at the devices.
+const LOOK_INTERVAL: Nanos = Nanos::from_secs(10);
+/// Looks after which a pool is tried again although its devices have not changed: another process
+/// or machine may have had it.
+const LOOKS_WITHOUT_CHANGE: u32 = 12;
+
+/// A pool that is not open yet.
+struct Late {
+    pool: KnownPool,
+    /// The devices that were there at the last look.
+    seen: Vec<String>,
+    /// Those that were there when it was last tried.
+    tried: Vec<String>,
+    looks: u32,
+}
+
+/// Opens `pools` in `set` when their devices are there. Ends when all of them are open, or known
+/// no more.
+pub async fn open_late(set: Rc<PoolSet>, pools: Vec<KnownPool>) {
+    let mut late = Vec::new();
+    for pool in pools {
+        let seen = present(&pool).await;
+        late.push(Late { pool, tried: seen.clone(), seen, looks: 0 });
+    }
+    while !late.is_empty() {
+        rt::sleep(LOOK_INTERVAL).await;
+        for pool in std::mem::take(&mut late) {
+            late.extend(look_again(&set, pool).await);
+        }
+    }
+}
+
+/// Opens the pool if it can be opened by now; otherwise returns it.
+async fn look_again(set: &PoolSet, late: Late) -> Option<Late> {
+    let Late { pool, seen, tried, looks } = late;
+    // A command may have imported it meanwhile, or exported it.
+    let pool = match set.as_known_now(&pool).await {
+        Ok(now) => now?,
+        Err(_) => pool,
+    };
+    if set.pools().iter().any(|open| open.guid() == pool.guid) {
+        return None;
+    }
+    let there = present(&pool).await;
+    // The import would wait for those, and commands for the import.
+    let is_reachable = pool.devices.iter().all(|path| !is_elsewhere(path) || there.contains(path));
+    let is_steady = there == seen && is_reachable && !there.is_empty();
+    if !is_steady || there == tried && looks < LOOKS_WITHOUT_CHANGE {
+        return Some(Late { pool, seen: there, tried, looks: looks + 1 });
+    }
+    match import_known(set, &pool, &KNOWN_POOL_OPTIONS, Nanos::ZERO).await {
+        Ok(()) => {
+            log::notice(&format!("pool '{}' can be opened now, and is served", pool.name));
+            None
+        }
+        Err(_) => Some(Late { pool, seen: there.clone(), tried: there, looks: 0 }),
+    }
+}
+
+/// The devices of a pool that are there, and answer.
+async fn present(pool: &KnownPool) -> Vec<String> {
+    let (elsewhere, here): (Vec<String>, Vec<String>) =
+        pool.devices.iter().cloned().partition(|path| is_elsewhere(path));
+    let here = here.into_iter().map(PathBuf::from).collect();
+    let found = probe_each(here, Path::exists).await.into_iter();
+    let found = found.filter(|(_, exists)| *exists == Ok(true));
+    let mut there: Vec<String> =
+        found.filter_map(|(path, _)| Some(path.to_str()?.to_owned())).collect();
+    there.extend(answering(&elsewhere).await);
+    there
+}
