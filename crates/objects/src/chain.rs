@@ -32,6 +32,8 @@ const FRESH_SPAN: Nanos = Nanos::from_millis(100);
 const LISTINGS: u32 = 8;
 /// The pause between them.
 const LISTING_PAUSE: Nanos = Nanos::from_millis(500);
+/// How often a process that appends looks whether the store still has the device.
+const PRESENCE_INTERVAL: Nanos = Nanos::from_secs(60);
 
 /// The chain of a device, as far as this process knows it.
 pub(crate) struct Chain {
@@ -52,6 +54,8 @@ pub(crate) struct Chain {
     pub appending: rt::sync::Mutex<()>,
     /// When the chain was looked at.
     looked_at: Cell<Option<Nanos>>,
+    /// When the device's first object was seen to be there.
+    present_at: Cell<Option<Nanos>>,
     /// Entries and bytes since the last checkpoint.
     since: Cell<(u64, u64)>,
     /// Entries that may be deleted once checkpoints cover them.
@@ -81,6 +85,7 @@ impl Chain {
             is_fenced: Cell::new(false),
             appending: rt::sync::Mutex::new(()),
             looked_at: Cell::new(None),
+            present_at: Cell::new(None),
             since: Cell::default(),
             covered: RefCell::default(),
             checkpoints: RefCell::default(),
@@ -289,7 +294,9 @@ impl Chain {
         if !self.is_fenced.get() {
             self.check_fence().await.map_err(|error| self.failed(operation, error))?;
             self.is_fenced.set(true);
+            self.present_at.set(Some(rt::now()));
         }
+        self.check_presence().await.map_err(|error| self.failed(operation, error))?;
         loop {
             let records = decide(&self.state.borrow()).map_err(refused)?;
             if records.is_empty() {
@@ -391,6 +398,23 @@ impl Chain {
                     .to_owned();
                 Err(StoreError::Refused { text })
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fails if the device's first object is gone: another, empty bucket takes the place of the one
+    /// that was opened, and would take entries without what they follow.
+    async fn check_presence(&self) -> Result<(), StoreError> {
+        let now = rt::now();
+        if self.present_at.get().is_some_and(|at| now.since(at) < PRESENCE_INTERVAL) {
+            return Ok(());
+        }
+        match self.requests.get(DEVICE_NAME, Some(0..1)).await {
+            Ok(_) => {
+                self.present_at.set(Some(now));
+                Ok(())
+            }
+            Err(StoreError::Missing) => Err(StoreError::Lost { object: DEVICE_NAME.to_owned() }),
             Err(error) => Err(error),
         }
     }

@@ -486,6 +486,26 @@ fn a_chain_that_lost_an_entry_is_refused() {
     });
 }
 
+// A bucket that is emptied, or replaced by an empty one, takes every entry.
+#[test]
+fn entries_without_what_they_follow_end_within_minutes() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        device.write(2 << 20, fill(4096, 1), true).await.unwrap();
+        bucket.names().iter().for_each(|name| assert!(bucket.lose(name)));
+        let error = loop {
+            rt::sleep(Nanos::from_secs(10)).await;
+            match device.write(0, fill(4096, 2), true).await {
+                Ok(()) => assert!(rt::now() < Nanos::from_secs(180)),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.to_string().contains("has lost the object 'device'"), "{error}");
+        assert!(device.write(0, fill(4096, 3), true).await.is_err());
+    });
+}
+
 // Labels are made durable alone, also between the writes of a group and its flush.
 #[test]
 fn a_flush_after_a_durable_label_covers_what_was_written_before_the_label() {
