@@ -332,11 +332,13 @@ fn get_error(error: &Error) -> StoreError {
 }
 
 fn put_error(error: &Error) -> StoreError {
-    let text = first_line(error);
+    let (whole, text) = (whole_line(error), first_line(error));
     match error {
         Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::Exists,
+        // Clocks are set sooner or later.
+        _ if whole.contains("RequestTimeTooSkewed") => StoreError::Unavailable { text },
         Error::Generic { .. } if is_without_connection(error) => StoreError::Unreachable { text },
-        Error::Generic { .. } if !is_refusal(&text) => StoreError::Unavailable { text },
+        Error::Generic { .. } if !is_refusal(&whole) => StoreError::Unavailable { text },
         _ => StoreError::Refused { text },
     }
 }
@@ -367,19 +369,45 @@ fn is_refusal(text: &str) -> bool {
 
 /// What is wrong with the settings, in one line.
 fn setting(error: &Error) -> String {
-    let text = first_line(error);
+    let text = whole_line(error);
     if !text.contains("No CA certificates") {
-        return text;
+        return first_line(error);
     }
     "there are no certificates of authorities here, which https:// needs: install ca-certificates, \
      or name a file of them (PEM) by SSL_CERT_FILE"
         .to_owned()
 }
 
-/// The error in one line. Stores answer with whole documents.
+/// `line` with the code and the message of a document of XML in the place of the document.
+fn without_document(line: &str) -> String {
+    let of = |name: &str| {
+        let (_, after) = line.split_once(&format!("<{name}>"))?;
+        after.split_once("</").map(|(text, _)| text)
+    };
+    let begin = line.find("<?xml").or_else(|| line.find("<Error>"));
+    match (begin, of("Code"), of("Message")) {
+        (Some(begin), Some(code), Some(message)) => format!("{}{code}: {message}", &line[..begin]),
+        _ => line.to_owned(),
+    }
+}
+
+/// The error in one line of 300 characters at most. What was asked comes first in it, and why it
+/// failed last.
 fn first_line(error: &Error) -> String {
+    let line: Vec<char> = whole_line(error).chars().collect();
+    let part = |part: &[char]| part.iter().collect::<String>();
+    match line.len() {
+        0..=300 => part(&line),
+        len => format!("{}…{}", part(&line[..120]), part(&line[len - 179..])),
+    }
+}
+
+/// The error in one line. Stores answer with whole documents.
+fn whole_line(error: &Error) -> String {
     let mut text = match error {
-        Error::Generic { source, .. } => source.to_string(),
+        Error::Generic { source, .. } | Error::PermissionDenied { source, .. } => {
+            source.to_string()
+        }
         other => other.to_string(),
     };
     let mut source = std::error::Error::source(error);
@@ -390,17 +418,32 @@ fn first_line(error: &Error) -> String {
         }
         source = inner.source();
     }
-    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((at, _)) = line.char_indices().nth(300) {
-        line.truncate(at);
-        line.push('…');
-    }
-    line
+    without_document(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answer_of_a_store_is_its_code_and_message_whatever_the_name_is_as_long_as() {
+        let object = "0123456789abcdef".repeat(12);
+        let answer = |code: &str, message: &str| {
+            let source = format!(
+                "Error performing PUT http://s/{object} in 1ms - Server returned non-2xx status \
+                 code: 403 Forbidden: <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>\
+                 {code}</Code><Message>{message}</Message><RequestId>7</RequestId></Error>"
+            );
+            let path = format!("tank/data/{object}");
+            put_error(&Error::PermissionDenied { path, source: source.into() })
+        };
+        let StoreError::Refused { text } = answer("AccessDenied", "Access Denied.") else {
+            panic!("it is no refusal");
+        };
+        assert!(text.ends_with("403 Forbidden: AccessDenied: Access Denied."), "{text}");
+        let skewed = answer("RequestTimeTooSkewed", "The difference is too large.");
+        assert!(matches!(skewed, StoreError::Unavailable { .. }), "{skewed:?}");
+    }
 
     #[test]
     fn only_loopback_addresses_are_on_this_machine() {
