@@ -49,9 +49,10 @@ impl<P: Pool> Administrator<P> {
             let outcome = self.perform(&job).await;
             self.coverage.job.set(before);
             check_promises(&self.model, &*self.pool);
-            let is_calm = !self.model.is_in_outage() && self.model.outages.get() == outages;
             match outcome {
-                Some(Err(_)) if !is_calm => self.model.count("suspension: jobs failed", 1),
+                Some(Err(_)) if !self.is_calm_since(outages) => {
+                    self.model.count("suspension: jobs failed", 1)
+                }
                 Some(outcome) => self.note(&job, outcome),
                 None => {}
             }
@@ -99,6 +100,7 @@ impl<P: Pool> Administrator<P> {
             Err(_) => Presence::Destroying,
         };
         self.model.update(volume, |v| v.presence = presence);
+        self.model.judge_late_job(volume);
         outcome
     }
 
@@ -118,6 +120,7 @@ impl<P: Pool> Administrator<P> {
             }),
             (Err(_), _) => None,
         };
+        self.model.judge_late_job(volume);
         self.after_destruction(&snapshots, clones, &name, outcome)
     }
 
@@ -127,15 +130,48 @@ impl<P: Pool> Administrator<P> {
         }
         self.model.update(volume, |v| v.resizing.push(sectors));
         let size_bytes = sectors * SECTOR_BYTES;
+        let outages = self.model.outages.get();
         let outcome = self.pool.resize_volume(&volume_name(volume), size_bytes).await;
-        self.model.update(volume, |v| {
-            if outcome.is_ok() {
+        if outcome.is_ok() {
+            self.model.update(volume, |v| {
                 v.history.resize(sectors);
                 v.resizing.clear();
-            }
-            v.is_closed = false;
-        });
+            });
+            self.model.judge_late_job(volume);
+        } else if !self.is_calm_since(outages) && !self.model.is_cut_off() {
+            self.settle_size(volume, sectors).await;
+        }
+        self.model.update(volume, |v| v.is_closed = false);
         outcome
+    }
+
+    /// True when no disk has failed since there were so many outages that the pool may need.
+    fn is_calm_since(&self, outages: u64) -> bool {
+        !self.model.is_in_outage() && self.model.outages.get() == outages
+    }
+
+    /// After an outage in which a change of a size failed: the size is the old one or the new one,
+    /// and stays.
+    async fn settle_size(&self, volume: u32, wanted: u64) {
+        self.model.calm().await;
+        let device = self.pool.volume(&volume_name(volume));
+        let found = device.map(|device| device.geometry().size_bytes / SECTOR_BYTES);
+        if self.pool.is_suspended() || found.is_none() {
+            return;
+        }
+        self.model.update(volume, |v| {
+            v.resizing.clear();
+            if found == Some(wanted) {
+                v.history.resize(wanted);
+            }
+        });
+        let sectors = self.model.update(volume, |v| v.history.sectors());
+        if sectors != found {
+            let name = volume_name(volume);
+            let text = format!("{name} has {found:?} sectors after an outage, not {sectors:?}");
+            self.model.object(Kind::Volumes, text);
+        }
+        self.model.count("suspension: sizes that were settled", 1);
     }
 
     /// Asks for a job that must be refused.

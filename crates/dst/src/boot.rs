@@ -280,7 +280,7 @@ impl<S: Subject> BootContext<S> {
 
     /// Imports and judges. `None` when the subject refuses.
     async fn import(&self, devices: &[Device], rewinds: Option<u64>) -> Option<S::Pool> {
-        let Self { subject, scenario, model, tally, phase, .. } = self;
+        let Self { scenario, model, tally, phase, .. } = self;
         let mut demand = scenario.demand;
         let noted = model.figures.take();
         if model.loss_accepted.get() {
@@ -300,17 +300,7 @@ impl<S: Subject> BootContext<S> {
                 demand = Demand::NeverWrong;
                 // A root may record the accepted loss before this import ends.
                 model.loss_accepted.set(true);
-                match subject.import(devices, &scenario.spec, ImportMode::AcceptLoss).await {
-                    Ok(pool) => {
-                        tally.borrow_mut().event("import with accepted loss");
-                        pool
-                    }
-                    Err(refusal) => {
-                        tally.borrow_mut().event("import refused, with loss accepted");
-                        self.explains(&refusal);
-                        return None;
-                    }
-                }
+                self.import_with_loss(devices).await?
             }
         };
         phase.set("judgement");
@@ -326,6 +316,29 @@ impl<S: Subject> BootContext<S> {
         model.loss_accepted.set(false);
         model.list_is_behind.set(false);
         Some(pool)
+    }
+
+    /// Imports what is left: without lost log records (`-m`), or with `-f` as well. `None` when the
+    /// subject refuses both.
+    async fn import_with_loss(&self, devices: &[Device]) -> Option<S::Pool> {
+        for (mode, name) in [
+            (ImportMode::AcceptLoss, "with loss accepted"),
+            (ImportMode::GiveUp, "with -f as well"),
+        ] {
+            match self.subject.import(devices, &self.scenario.spec, mode).await {
+                Ok(pool) => {
+                    self.tally.borrow_mut().event(&format!("import {name}"));
+                    return Some(pool);
+                }
+                Err(refusal) => {
+                    self.tally.borrow_mut().event(&format!("import refused, {name}"));
+                    if !self.explains(&refusal) {
+                        return None;
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// Imports, perhaps from the root before the newest.

@@ -336,6 +336,7 @@ impl Model {
         for volume in self.volumes.borrow_mut().values_mut() {
             volume.outage = (is_on, volume.history.now());
         }
+        self.changed.notify_all();
     }
 
     /// Notes that this machine reaches its disks no more: its clients may see any error.
@@ -344,10 +345,23 @@ impl Model {
         self.set_outage(true);
     }
 
+    /// True when this machine reaches its disks no more.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off.get()
+    }
+
     /// True while disks fail that the pool may need.
     #[must_use]
     pub fn is_in_outage(&self) -> bool {
         self.outage.get()
+    }
+
+    /// Waits until no disk fails that the pool may need.
+    pub async fn calm(&self) {
+        while !self.failed() && self.is_in_outage() {
+            self.changed.notified().await;
+        }
     }
 
     /// Notes the request to create a volume.

@@ -157,9 +157,9 @@ impl Subject for Forebay {
         mode: ImportMode,
     ) -> Result<ForebayPool, Refusal> {
         let options = ImportOptions {
-            accept_log_loss: mode == ImportMode::AcceptLoss,
+            accept_log_loss: matches!(mode, ImportMode::AcceptLoss | ImportMode::GiveUp),
             rewind_groups: if let ImportMode::Rewind(groups) = mode { groups } else { 0 },
-            force: mode == ImportMode::Force,
+            force: matches!(mode, ImportMode::Force | ImportMode::GiveUp),
             known: (!self.is_other).then(|| self.known.get().1),
             ..ImportOptions::default()
         };

@@ -64,11 +64,11 @@ impl<P: Pool> Administrator<P> {
         let names: Vec<String> = keys.iter().map(|key| model.snapshot_name(*key)).collect();
         let outcome = self.pool.take_snapshots(&names).await;
         for key in keys {
-            if outcome.is_ok() {
-                model.freeze_snapshot(key);
-            }
+            // One that was refused may be there all the same, if disks failed meanwhile.
+            model.freeze_snapshot(key);
             let presence = if outcome.is_ok() { Presence::Present } else { Presence::Destroying };
             model.update_snapshot(key, |snapshot| snapshot.presence = presence);
+            model.judge_late_snapshot(key);
         }
         Some(outcome)
     }
@@ -152,7 +152,10 @@ impl<P: Pool> Administrator<P> {
                 let text = format!("{what} was destroyed although it has clones");
                 self.model.object(Kind::Volumes, text);
             }
-            (_, Ok(())) => self.set_presence(keys, Presence::Gone),
+            (_, Ok(())) => {
+                self.set_presence(keys, Presence::Gone);
+                keys.iter().for_each(|key| self.model.judge_late_snapshot(*key));
+            }
             (Presence::Present, Err(_)) => {
                 self.set_presence(keys, Presence::Present);
                 self.model.count("jobs refused: snapshots with clones", 1);

@@ -337,6 +337,8 @@ pub enum ImportMode {
     Rewind(u64),
     /// From the newest root, although the log proves a newer one.
     Force,
+    /// Whatever is lost with it: log records, newer roots, and what other devices were filled from.
+    GiveUp,
 }
 
 /// A system that makes pools.

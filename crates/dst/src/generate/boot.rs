@@ -263,3 +263,18 @@ pub(super) fn commits(most: u64, pause_bits: u64, rng: &mut Rng) -> Vec<Admin> {
     }
     out
 }
+
+/// Puts the jobs of `others` that change volumes between the jobs of a boot, each after a pause of
+/// up to 2^`pause_bits` ns.
+pub(super) fn change_volumes(boot: &mut Boot, others: Vec<Admin>, pause_bits: u64, rng: &mut Rng) {
+    let mut at = 0;
+    for job in others {
+        if !matches!(job, Admin::Create { .. } | Admin::Resize { .. } | Admin::Destroy { .. }) {
+            continue;
+        }
+        // A volume is created before it is destroyed.
+        at += rng.below((boot.admin.len() - at) as u64 + 1) as usize;
+        boot.admin.splice(at..at, [Admin::Pause { ns: 1 << rng.between(14, pause_bits) }, job]);
+        at += 2;
+    }
+}

@@ -57,23 +57,22 @@ impl Workload {
         let jobs = match class.aim {
             Aim::Snapshots if constraints.manage => (4, 16),
             Aim::Sharing if constraints.manage => (1, 8),
-            // Their volumes have gaps, or the space that is left is counted, or two owners are told
-            // of jobs.
-            Aim::Sizes | Aim::Refusals | Aim::Throttle => (0, 0),
-            Aim::Takeover | Aim::Canceled => (0, 0),
+            // Their volumes have gaps, or the space that is left is counted.
+            Aim::Sizes | Aim::Refusals | Aim::Throttle | Aim::Canceled => (0, 0),
             _ if draws && is_any => (0, 5),
             _ => (0, 0),
         };
         Self {
             jobs,
-            // A rewind takes volumes back to a state that is not known exactly.
-            branches: class.aim != Aim::Rewind,
+            // A rewind takes volumes back to a state that is not known exactly. So does a rollback
+            // of which two owners are told.
+            branches: !matches!(class.aim, Aim::Rewind | Aim::Takeover),
             taken: Vec::new(),
             next_number: 0,
             clones: Vec::new(),
             next_clone: FIRST_CLONE,
             // A stream ends with a suspension, and what it leaves is not known exactly.
-            sends: !matches!(class.aim, Aim::Rewind | Aim::Suspension),
+            sends: !matches!(class.aim, Aim::Rewind | Aim::Suspension | Aim::Takeover),
             copies: Vec::new(),
         }
     }

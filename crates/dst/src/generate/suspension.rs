@@ -4,7 +4,7 @@ use forebay_sim::faults::{Effect, Failure, Fault, Ops, Trigger};
 use forebay_sim::{CrashPoint, Rng};
 
 use super::aim::Aim;
-use super::boot::{BootPlan, commits};
+use super::boot::{BootPlan, change_volumes, commits};
 use crate::scenario::{Boot, Crash, Outage, TimedFault};
 use crate::subject::PoolSpec;
 
@@ -26,7 +26,8 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
         return;
     }
     let rng = &mut plan.seed.derive("suspension").rng();
-    boot.admin = commits(8, 26, rng);
+    let others = std::mem::replace(&mut boot.admin, commits(8, 26, rng));
+    change_volumes(boot, others, 28, &mut plan.seed.derive("suspension volumes").rng());
     if plan.fault_plan.is_survivable() {
         boot.faults = plan.fault_plan.loud_faults(commands, rng);
     }

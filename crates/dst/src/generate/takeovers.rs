@@ -4,7 +4,7 @@ use forebay_sim::faults::Fault;
 use forebay_sim::{CrashPoint, Rng};
 
 use super::aim::Aim;
-use super::boot::{BootPlan, commits};
+use super::boot::{BootPlan, change_volumes, commits};
 use super::clients::draw_client;
 use crate::fault_plan::Level;
 use crate::scenario::{
@@ -43,7 +43,8 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         return;
     }
     let rng = &mut plan.seed.derive("takeover").rng();
-    boot.admin = commits(8, 26, rng);
+    let others = std::mem::replace(&mut boot.admin, commits(8, 26, rng));
+    change_volumes(boot, others, 30, &mut plan.seed.derive("takeover volumes").rng());
     let lives_at_first = rng.chance(300);
     add_pauses(&mut boot.clients, if lives_at_first { 32 } else { 28 }, rng);
     if !rng.chance(TAKEOVERS_PER_MILLE) {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::{Issued, Model};
+use super::{Issued, Model, Presence, VolumeModel};
 use crate::verdict::{Failure, Kind};
 
 /// Numbers of changes that one volume of two machines may have each after a takeover.
@@ -21,9 +21,21 @@ pub(super) enum Rival {
     None,
     /// It imports the pool. The first failure since.
     Importing(Option<Failure>),
-    /// It has the pool. What each volume held when it had read it, by sector: the number of a
-    /// change.
-    HasIt(BTreeMap<u32, Vec<u32>>),
+    /// It has the pool, and this is what it found.
+    HasIt(Found),
+}
+
+/// What the next owner found when it had read the pool.
+pub(super) struct Found {
+    volumes: BTreeMap<u32, FoundVolume>,
+    snapshots: Vec<(u32, u32)>,
+}
+
+/// A volume as the next owner found it.
+struct FoundVolume {
+    is_there: bool,
+    /// The number of a change, by sector.
+    contents: Vec<u32>,
 }
 
 impl Model {
@@ -54,16 +66,60 @@ impl Model {
     /// The next owner has read the pool, and `next` is what its clients know since.
     pub fn is_replaced_by(&self, next: &Self) {
         let volumes = next.volumes.borrow();
-        let contents = volumes.iter().map(|(id, v)| (*id, v.history.contents().to_vec()));
-        let contents: BTreeMap<u32, Vec<u32>> = contents.collect();
+        let found = |v: &VolumeModel| FoundVolume {
+            is_there: v.presence == Presence::Present,
+            contents: v.history.contents().to_vec(),
+        };
+        let volumes: BTreeMap<u32, FoundVolume> =
+            volumes.iter().map(|(id, v)| (*id, found(v))).collect();
         for (id, volume) in &*self.volumes.borrow() {
-            let lost = contents.get(id).and_then(|found| volume.history.lost_durable(found));
+            let contents = volumes.get(id).map(|found| &found.contents);
+            let lost = contents.and_then(|contents| volume.history.lost_durable(contents));
             if let Some(lost) = lost {
                 let text = format!("v{id}: durable, and the next owner lacks it: {lost}");
                 self.object_for_certain(Kind::Owners, text);
             }
         }
-        self.rival.replace(Rival::HasIt(contents));
+        let mut snapshots = next.snapshots();
+        snapshots.retain(|key| next.has_snapshot(*key));
+        self.rival.replace(Rival::HasIt(Found { volumes, snapshots }));
+        self.ids().into_iter().for_each(|id| self.judge_late_job(id));
+        self.snapshots().into_iter().for_each(|key| self.judge_late_snapshot(key));
+    }
+
+    /// Objects when a snapshot is not what the next owner has found, as far as jobs on it were
+    /// answered.
+    pub(crate) fn judge_late_snapshot(&self, key: (u32, u32)) {
+        let Rival::HasIt(found) = &*self.rival.borrow() else { return };
+        let is_there = found.snapshots.contains(&key);
+        let what = match self.update_snapshot(key, |snapshot| snapshot.presence) {
+            Some(Presence::Present) if !is_there => "was taken",
+            Some(Presence::Gone) if is_there => "was destroyed",
+            _ => return,
+        };
+        let name = self.snapshot_name(key);
+        let text = format!("{name} {what}, and the next owner has not found that");
+        self.object_for_certain(Kind::Owners, text);
+    }
+
+    /// Objects when a volume is not what the next owner has found, as far as jobs on it were
+    /// answered.
+    pub(crate) fn judge_late_job(&self, id: u32) {
+        let Rival::HasIt(found) = &*self.rival.borrow() else { return };
+        let volumes = self.volumes.borrow();
+        let Some(volume) = volumes.get(&id) else { return };
+        let found = found.volumes.get(&id);
+        let is_there = found.is_some_and(|found| found.is_there);
+        let size = found.map_or(0, |found| found.contents.len() as u64);
+        let has_size = !volume.resizing.is_empty() || size == volume.history.sectors();
+        let what = match volume.presence {
+            Presence::Present if !is_there => "was created",
+            Presence::Gone if is_there => "was destroyed",
+            Presence::Present if !has_size => "was resized",
+            _ => return,
+        };
+        let text = format!("v{id}: {what}, and the next owner has not found that");
+        self.object_for_certain(Kind::Owners, text);
     }
 
     /// Keeps a failure for later, or forgets it, while another machine has its hands on the pool.
@@ -87,11 +143,10 @@ impl Model {
 
     /// Objects when a change is answered as durable that the next owner has not found.
     pub(super) fn judge_late_answer(&self, id: u32, issued: &Issued) {
-        let rival = self.rival.borrow();
-        let Rival::HasIt(contents) = &*rival else { return };
-        let volumes = self.volumes.borrow();
-        let (Some(volume), Some(found)) = (volumes.get(&id), contents.get(&id)) else { return };
-        if let Some(lost) = volume.history.lost_of(issued.ticket, found) {
+        let Rival::HasIt(found) = &*self.rival.borrow() else { return };
+        let (volumes, found) = (self.volumes.borrow(), found.volumes.get(&id));
+        let (Some(volume), Some(found)) = (volumes.get(&id), found) else { return };
+        if let Some(lost) = volume.history.lost_of(issued.ticket, &found.contents) {
             let text =
                 format!("v{id}: acknowledged as durable, and the next owner lacks it: {lost}");
             self.object_for_certain(Kind::Owners, text);
@@ -101,13 +156,76 @@ impl Model {
     /// Objects when a flush that was issued at `issued` is answered, and the next owner has not
     /// found what was answered before it.
     pub fn judge_late_flush(&self, id: u32, issued: u64) {
-        let rival = self.rival.borrow();
-        let Rival::HasIt(contents) = &*rival else { return };
-        let volumes = self.volumes.borrow();
-        let (Some(volume), Some(found)) = (volumes.get(&id), contents.get(&id)) else { return };
-        if let Some(lost) = volume.history.lost_before(issued, found) {
+        let Rival::HasIt(found) = &*self.rival.borrow() else { return };
+        let (volumes, found) = (self.volumes.borrow(), found.volumes.get(&id));
+        let (Some(volume), Some(found)) = (volumes.get(&id), found) else { return };
+        if let Some(lost) = volume.history.lost_before(issued, &found.contents) {
             let text = format!("v{id}: flushed, and the next owner lacks it: {lost}");
             self.object_for_certain(Kind::Owners, text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Demand;
+
+    /// A volume of eight sectors that was created, and the model of the next owner.
+    fn models() -> (Rc<Model>, Rc<Model>) {
+        let model = Model::new(Demand::AllData, 8);
+        model.creating(0, 8);
+        model.update(0, |v| v.presence = Presence::Present);
+        (model.clone(), model.of_next_owner())
+    }
+
+    fn complaint(model: &Model) -> String {
+        model.take_failure().map_or_else(String::new, |failure| failure.message)
+    }
+
+    #[test]
+    fn volume_that_the_next_owner_found_as_it_was_is_no_reason_to_object() {
+        let (model, next) = models();
+        model.is_replaced_by(&next);
+        model.judge_late_job(0);
+        assert_eq!(complaint(&model), "");
+    }
+
+    #[test]
+    fn job_that_was_answered_before_the_next_owner_read_the_pool_binds_it() {
+        let (model, next) = models();
+        next.update(0, |v| v.presence = Presence::Gone);
+        model.is_replaced_by(&next);
+        assert!(complaint(&model).starts_with("v0: was created"));
+    }
+
+    #[test]
+    fn job_that_is_answered_once_the_next_owner_has_read_the_pool_binds_it() {
+        let (model, next) = models();
+        model.is_replaced_by(&next);
+        model.update(0, |v| v.resizing.push(16));
+        model.judge_late_job(0);
+        assert_eq!(complaint(&model), "");
+        model.update(0, |v| {
+            v.resizing.clear();
+            v.history.resize(16);
+        });
+        model.judge_late_job(0);
+        assert!(complaint(&model).starts_with("v0: was resized"));
+        model.update(0, |v| v.presence = Presence::Gone);
+        model.judge_late_job(0);
+        assert!(complaint(&model).starts_with("v0: was destroyed"));
+    }
+
+    #[test]
+    fn snapshot_that_was_taken_or_destroyed_binds_the_next_owner() {
+        let (model, next) = models();
+        model.is_replaced_by(&next);
+        model.snapshot_asked((0, 1));
+        model.judge_late_snapshot((0, 1));
+        assert_eq!(complaint(&model), "");
+        model.update_snapshot((0, 1), |snapshot| snapshot.presence = Presence::Present);
+        model.judge_late_snapshot((0, 1));
+        assert!(complaint(&model).starts_with("v0@s1 was taken"));
     }
 }
