@@ -204,3 +204,6 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

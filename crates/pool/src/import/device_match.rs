@@ -564,3 +564,6 @@ pub(crate) fn leave_missing_logs(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -200,3 +200,6 @@ fn refusal(head: &Last, apart: &[&Last]) -> ImportErrorKind {
         others_root: apart[0].root.commit,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,3 +147,6 @@ impl From<MultihostError> for ImportErrorKind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,13 +20,13 @@ use crate::{Opener, Pool, VolumeError};
 const MIB: u64 = 1 << 20;
 const DEVICES: [&str; 4] = ["a", "b", "c", "l"];
 
-pub(super) fn sparse(name: &str, size_bytes: u64, properties: &[(&str, &str)]) -> VolumeSpec {
+pub(crate) fn sparse(name: &str, size_bytes: u64, properties: &[(&str, &str)]) -> VolumeSpec {
     let properties = properties.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
     let properties = BTreeMap::from_iter(properties);
     VolumeSpec { name: name.into(), sparse: true, properties, ..volume(size_bytes) }
 }
 
-pub(super) async fn pool_of(
+pub(crate) async fn pool_of(
     volumes: &[VolumeSpec],
     device_bytes: u64,
 ) -> (Rc<Pool>, Rc<dyn Opener>) {
@@ -41,7 +41,7 @@ pub(super) async fn pool_of(
 }
 
 /// Blocks of which `noise` bytes in 4096 have no pattern, different for each `seed`.
-pub(super) fn blocks(seed: u64, count: usize, noise: usize) -> IoBytes {
+pub(crate) fn blocks(seed: u64, count: usize, noise: usize) -> IoBytes {
     let mut data = Vec::with_capacity(count * BLOCK_LEN);
     for block in 0..count as u64 {
         let mut state = (seed << 20) + block + 1;

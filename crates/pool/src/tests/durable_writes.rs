@@ -408,3 +408,21 @@ fn a_flush_that_waits_for_another_fails_with_it_when_the_pool_is_suspended() {
         });
     }
 }
+
+// The records of the write are on no list any more, and no flush would find them.
+#[test]
+fn a_pool_whose_log_took_no_record_is_suspended() {
+    Runtime::simulated(11).block_on(async {
+        let mut options = spec(Layout::Raid0, &["a"], &["l"]);
+        options.properties.insert("failmode".to_owned(), "continue".to_owned());
+        let pool = Pool::create(memory(&["a", "l"], 64 << 20), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        pool.sync().await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        pool.log.close();
+        v.write(0, stamp(4096, 2), true).await.unwrap_err();
+        assert_eq!(pool.summary().health, Health::Suspended);
+        v.write(4096, stamp(4096, 3), false).await.unwrap_err();
+    });
+}

@@ -138,3 +138,26 @@ fn an_edge_counts_as_zeroed_once_it_is() {
         pool.export().await.unwrap();
     });
 }
+
+// The request waits for the log when its pool is suspended. What others have written since it was
+// taken stays.
+#[test]
+fn a_zeroing_that_was_taken_is_not_taken_again() {
+    Runtime::simulated(3).block_on(async {
+        let (pool, v, _) = slow_to_read().await;
+        let state = pool.volumes.borrow().values().next().expect("it has one").clone();
+        let absorbed = Zeroed::default();
+        let (at, len) = (512, 10_000);
+        pool.zero(&state, "tank/v", at, len, false, &absorbed).await.unwrap();
+        let mut all = stamp(12 << 10, 1).to_vec();
+        all[512..10_512].fill(0);
+        expect(&v, 0, &all).await;
+        for (at, salt) in [(1024, 2), (4096, 3), (9216, 4)] {
+            all[at..at + 512].copy_from_slice(&stamp(512, salt));
+            v.write(at as u64, stamp(512, salt), false).await.unwrap();
+        }
+        pool.zero(&state, "tank/v", at, len, false, &absorbed).await.unwrap();
+        expect(&v, 0, &all).await;
+        pool.export().await.unwrap();
+    });
+}

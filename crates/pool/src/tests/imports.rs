@@ -18,8 +18,8 @@ use crate::spec::ImportOptions;
 use crate::status::{Health, Importable};
 use crate::{ImportError, ImportErrorKind, Lacking, MapLoadError, Pool, PoolError};
 
-pub(super) const ALL: [&str; 6] = ["a", "b", "c", "d", "l", "m"];
-pub(super) const SIZE: u64 = 64 << 20;
+pub(crate) const ALL: [&str; 6] = ["a", "b", "c", "d", "l", "m"];
+pub(crate) const SIZE: u64 = 64 << 20;
 
 pub(super) fn forced() -> ImportOptions {
     ImportOptions { force: true, ..Default::default() }
@@ -30,7 +30,7 @@ fn without_log() -> ImportOptions {
 }
 
 /// A pool with one volume whose first block is `salt`, durable in the log.
-pub(super) async fn make(rack: &Rc<Rack>, layout: Layout, data: &[&str], log: &[&str]) -> Rc<Pool> {
+pub(crate) async fn make(rack: &Rc<Rack>, layout: Layout, data: &[&str], log: &[&str]) -> Rc<Pool> {
     let pool = Pool::create(rack.host(1), "tank", &spec(layout, data, log)).await.unwrap();
     pool.create_volume(&volume(16 << 20)).await.unwrap();
     write(&pool, 1).await;

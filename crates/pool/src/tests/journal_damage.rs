@@ -11,7 +11,7 @@ use forebay_units::Layout;
 use super::copies::{ALL, BLOCK, SIZE, image, scrub};
 use super::imports::until_crash;
 use super::rack::Rack;
-use super::{names, spec, stamp, volume};
+use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
 use crate::spec::ImportOptions;
 use crate::status::PoolEvent;
@@ -196,4 +196,74 @@ fn a_map_that_is_in_memory_alone_is_written_while_the_scrub_goes_on() {
         drop(v);
         pool.export().await.unwrap();
     });
+}
+
+/// What a device has behind its front labels and before its back ones.
+async fn body(rack: &Rc<Rack>, name: &str) -> IoBuf {
+    rack.device(name).read(BODY, IoBuf::zeroed((SIZE - 2 * BODY) as usize)).await.unwrap()
+}
+
+const BODY: u64 = 5 << 20;
+
+#[test]
+fn an_import_repairs_what_it_read_of_the_journal() {
+    let mut repaired = 0;
+    for name in ALL {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        until_crash(async move {
+            made(&mine, Layout::Mirror).await;
+        });
+        let told = Runtime::simulated(6).block_on(async move {
+            let (_, at) = frames(&rack, name).await.pop().unwrap();
+            let held = strike(&rack, name, at).await;
+            let options = ImportOptions::default();
+            let pool = Pool::import(rack.host(1), &names(&ALL), "tank", &options).await.unwrap();
+            let is_whole = holds(&rack, name, at, &held).await;
+            pool.export().await.unwrap();
+            is_whole
+        });
+        repaired += u32::from(told);
+    }
+    assert!(repaired > 0, "one of the copies was read");
+}
+
+// Frames of several roots that a rewind left behind follow each other on a device that lost what
+// was written since.
+#[test]
+fn frames_that_a_rewind_left_behind_are_not_taken_for_the_map() {
+    for name in ["a", "b"] {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        let left = Runtime::simulated(1).block_on(async move {
+            let pool = made(&mine, Layout::Mirror).await;
+            for salt in [2, 3, 4, 5] {
+                write(&pool, salt).await;
+            }
+            body(&mine, name).await
+        });
+        let mine = rack.clone();
+        until_crash(async move {
+            let options = ImportOptions { rewind_groups: 4, ..ImportOptions::default() };
+            let pool = Pool::import(mine.host(1), &names(&ALL), "tank", &options).await.unwrap();
+            for salt in [11, 12, 13, 14, 15, 16] {
+                write(&pool, salt).await;
+            }
+        });
+        Runtime::simulated(7).block_on(async move {
+            rack.device(name).write(BODY, left.freeze(), false).await.unwrap();
+            let options = ImportOptions::default();
+            let pool = Pool::import(rack.host(1), &names(&ALL), "tank", &options).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            for (salt, is_there) in [(1, true), (2, false), (5, false), (11, true), (16, true)] {
+                let found = match is_there {
+                    true => stamp(8192, salt),
+                    false => IoBuf::zeroed(8192).freeze(),
+                };
+                expect(&v, salt * 8192, &found).await;
+            }
+            drop(v);
+            pool.export().await.unwrap();
+        });
+    }
 }

@@ -1,4 +1,5 @@
-//! A pool that goes on beside another machine that was about to take it.
+//! A pool that goes on beside another machine that was about to take it, and what is read of one
+//! that has gone on.
 
 use forebay_device::Device;
 use forebay_format::checksum::crc64;
@@ -8,7 +9,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
-use super::{names, spec, stamp, volume};
+use super::{expect, names, spec, stamp, volume};
 use crate::import::divergence::begin;
 use crate::labels::{read_label, write_config, write_root};
 use crate::status::Health;
@@ -79,4 +80,29 @@ fn a_pool_does_not_go_on_from_a_root_that_another_owner_wrote_during_its_claim()
             drop(v);
         });
     }
+}
+
+// What the suspended pool had in memory is not what the volume has now.
+#[test]
+fn a_volume_that_was_open_reads_what_others_have_written_since() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let mut options = spec(Layout::Mirror, &["a", "b"], &["l"]);
+        options.properties.insert("failmode".to_owned(), "wait".to_owned());
+        let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let old = pool.open_volume("v").unwrap();
+        old.write(0, stamp(8192, 1), false).await.unwrap();
+        rack.switches.works_for.set(Some(0));
+        pool.sync().await.unwrap_err();
+        expect(&old, 0, &stamp(8192, 1)).await;
+        rack.switches.works_for.set(None);
+        let next = pool.resume(&names(DEVICES)).await.unwrap();
+        let new = next.open_volume("v").unwrap();
+        new.write(4096, stamp(4096, 2), false).await.unwrap();
+        expect(&old, 4096, &stamp(4096, 2)).await;
+        expect(&old, 0, &stamp(8192, 1)[..4096]).await;
+        drop((old, new, pool));
+        next.export().await.unwrap();
+    });
 }

@@ -9,7 +9,7 @@ use forebay_units::{Layout, Lba, Nanos, VolumeId};
 
 use super::rack::{memory, paced};
 use super::{names, spec, stamp, volume};
-use crate::spec::{CloneSpec, GroupSpec, PoolSpec, VolumeSpec};
+use crate::spec::{CloneSpec, GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
 use crate::{Pool, VolumeError};
 
 const BLOCK: u64 = 4096;
@@ -455,6 +455,25 @@ fn a_command_that_moves_a_part_of_the_map_keeps_the_room_for_it() {
             moving.await.unwrap();
             assert!(pool.free_blocks() >= free, "it gives the room back");
         }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn what_volumes_reserve_is_reserved_after_an_import() {
+    Runtime::simulated(12).block_on(async {
+        let shelf = memory(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.open_volume("v").unwrap().write(0, stamp(4096, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let free = pool.free_blocks();
+        pool.export().await.unwrap();
+        drop(pool);
+        let options = ImportOptions::default();
+        let pool = Pool::import(shelf, &names(&["a"]), "tank", &options).await.unwrap();
+        assert_eq!(pool.free_blocks(), free);
         pool.export().await.unwrap();
     });
 }

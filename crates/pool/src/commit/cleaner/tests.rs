@@ -6,7 +6,7 @@ use forebay_device::IoBuf;
 use forebay_format::snapshot::Snapshot;
 use forebay_rt::Runtime;
 use forebay_segment::Choice;
-use forebay_units::{Layout, VolumeId};
+use forebay_units::{Layout, SegmentId, VolumeId};
 
 use super::{CHANGE_BYTES, MOVED_AND_WRITTEN};
 use crate::Pool;
@@ -217,6 +217,43 @@ fn a_damaged_block_whose_checksum_was_lost_is_not_taken_for_right() {
         drop(writers);
         pool.sync().await.unwrap();
         assert!(v.read(20 << 16, IoBuf::zeroed(4096)).await.is_err(), "it is lost");
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+// A crash leaves segments without a footer.
+#[test]
+fn the_map_tells_the_same_live_blocks_as_a_footer() {
+    Runtime::simulated(7).block_on(async {
+        let pool = scattered().await;
+        let v = pool.open_volume("v").unwrap();
+        for (at, blocks) in [(0, 40), (100, 7), (2000, 90), (5000, 300), (9000, 33)] {
+            v.write(at * 4096, stamp(blocks * 4096, at + 7), false).await.unwrap();
+        }
+        pool.take_snapshots(&["v@s".to_owned()]).await.unwrap();
+        v.discard(2010 * 4096, 20 * 4096, false).await.unwrap();
+        v.write(5100 * 4096, stamp(50 * 4096, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.sync().await.unwrap();
+        let table = pool.store.table.clone();
+        let mut compared = 0;
+        for segment in (0..table.count()).map(SegmentId) {
+            let info = table.get(segment);
+            if !info.footer {
+                continue;
+            }
+            let told = async |footer: bool| {
+                let mut info = info;
+                info.footer = footer;
+                let live = pool.live_blocks(segment, &info).await;
+                live.iter().map(|l| (l.block, l.volume, l.lba)).collect::<Vec<_>>()
+            };
+            let by_footer = told(true).await;
+            assert_eq!(told(false).await, by_footer, "segment {segment}");
+            compared += by_footer.len();
+        }
+        assert!(compared > 4096, "{compared}");
         drop(v);
         pool.export().await.unwrap();
     });

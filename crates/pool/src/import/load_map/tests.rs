@@ -9,10 +9,12 @@ use forebay_rt::Runtime;
 use forebay_units::{CommitId, Layout};
 
 use super::*;
+use crate::ImportErrorKind;
 use crate::Pool;
 use crate::labels::read_label;
+use crate::spec::ImportOptions;
 use crate::tests::rack::memory;
-use crate::tests::spec;
+use crate::tests::{names, spec, volume};
 
 const V: VolumeId = VolumeId(1);
 const SEGMENTS: u32 = 4;
@@ -205,4 +207,41 @@ fn a_map_may_take_its_room_and_no_more() {
         check(MapSize { volume_bytes: 0, ..size }, Some(0)).unwrap();
         pool.export().await.unwrap();
     });
+}
+
+// The journal is whole: what it says is wrong.
+#[test]
+fn an_import_refuses_a_map_that_leads_nowhere() {
+    let unused = BlockAddr::new(SegmentId(40), 3);
+    let packed = PackedRef { block: Lba(6), slot: 0, index: 1 }.addr();
+    let lba = Lba(9);
+    for (addr, expected) in [
+        (dedup_ref(Lba(20)), MapLoadError::NoContent { content: Lba(20) }),
+        (packed, MapLoadError::NoPackedBlock { packed: Lba(6) }),
+        (unused, MapLoadError::InFreeSegment { volume: V, lba, addr: unused }),
+    ] {
+        Runtime::simulated(3).block_on(async move {
+            let opener = memory(&["a"], 64 << 20);
+            let options = spec(Layout::Raid0, &["a"], &[]);
+            let pool = Pool::create(opener.clone(), "tank", &options).await.unwrap();
+            pool.create_volume(&volume(4 << 20)).await.unwrap();
+            assert_eq!(pool.volumes.borrow().keys().collect::<Vec<_>>(), [&V]);
+            let mut delta = Delta::new();
+            delta.assign_sealed(V, lba, addr, 1);
+            let mut writers = pool.writers.lock().await;
+            let commit = pool.sync.commit.get().next();
+            pool.journal(&mut writers, &delta, commit).await.unwrap();
+            let txg = pool.sync.committed.get();
+            pool.write_root(&mut writers, txg, false).await.unwrap();
+            drop(writers);
+            let options = ImportOptions { force: true, ..ImportOptions::default() };
+            let refused = Pool::import(opener, &names(&["a"]), "tank", &options).await;
+            let ImportErrorKind::Map { error, .. } =
+                refused.err().unwrap_or_else(|| panic!("{expected}")).kind
+            else {
+                panic!("{expected}");
+            };
+            assert_eq!(*error, expected);
+        });
+    }
 }
