@@ -172,3 +172,35 @@ fn every_limit_is_checked() {
     let huge = |g: &mut GroupGeometry| g.data_start_bytes = (i64::MAX as u64) & !4095;
     assert_eq!(refuses(huge), GeometryError::TooLarge);
 }
+
+#[test]
+fn every_limit_may_be_reached() {
+    let takes = |g: GroupGeometry| g.check().is_ok();
+    let layouts = [
+        (Layout::Raid0, 1),
+        (Layout::Mirror, 1),
+        (Layout::Raidz1, 2),
+        (Layout::Raidz2, 3),
+        (Layout::Raidz3, 4),
+    ];
+    for (layout, least) in layouts {
+        for members in 0..=MAX_MEMBERS + 2 {
+            let is_right = (least..=MAX_MEMBERS).contains(&members);
+            assert_eq!(takes(geometry(layout, members)), is_right, "{layout} of {members}");
+        }
+    }
+    let good = geometry(Layout::Raidz1, 5);
+    assert!(takes(GroupGeometry { data_start_bytes: 0, ..good }));
+    assert!(takes(GroupGeometry { column_bytes: good.unit_bytes, ..good }));
+    let most_bytes = u64::from(BlockAddr::MAX_BLOCKS) / 4 * BLOCK_BYTES;
+    assert!(takes(GroupGeometry { column_bytes: most_bytes, ..good }));
+    assert!(!takes(GroupGeometry { column_bytes: most_bytes + good.unit_bytes, ..good }));
+    let last = BlockAddr::MAX_SEGMENTS - good.segments;
+    assert!(takes(GroupGeometry { first_segment: last, ..good }));
+    assert!(takes(GroupGeometry { segments: 1, ..good }));
+    let past = (1 << 63) - u64::from(good.segments) * good.column_bytes;
+    assert!(takes(GroupGeometry { data_start_bytes: past - BLOCK_BYTES, ..good }));
+    assert!(!takes(GroupGeometry { data_start_bytes: past, ..good }));
+    let owned = [9, 10, 109, 110].map(|segment| good.owns(SegmentId(segment)));
+    assert_eq!(owned, [false, true, true, false]);
+}
