@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_device::{Cause, Device, DeviceError, ErrorKind, Operation};
-use forebay_objects::{ObjectDevice, RemoteStore, Store, StoreError};
+use forebay_objects::{ObjectDevice, Store, StoreError};
 use forebay_pool::spec::PoolSpec;
+use forebay_stores::RemoteStore;
 use forebay_units::{Nanos, format_bytes, parse_bytes};
 
 use crate::devices::DEVICE_MIN_BYTES;

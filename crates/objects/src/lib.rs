@@ -5,7 +5,6 @@ mod chain;
 mod device;
 mod extents;
 mod pending;
-mod remote;
 mod requests;
 mod state;
 mod store;
@@ -13,7 +12,6 @@ mod store;
 use forebay_device::{Cause, DeviceError, ErrorKind, Operation};
 
 pub use device::ObjectDevice;
-pub use remote::RemoteStore;
 pub use store::{Answer, Store, StoreError};
 
 /// The error of a device whose store has failed.

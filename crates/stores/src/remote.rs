@@ -32,7 +32,6 @@ use object_store::{
 };
 use tokio::runtime::{Builder, Handle};
 
-
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a request may take. It is made again then.

@@ -1,0 +1,5 @@
+#![doc = include_str!("../README.md")]
+
+mod remote;
+
+pub use remote::RemoteStore;
