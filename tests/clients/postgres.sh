@@ -44,10 +44,9 @@ run as_postgres psql -qc 'create table ledger (client int, number int, primary k
 cat >"$DIR/feed.sh" <<'P'
 client=$1
 i=$2
-while :; do
-    i=$((i + 1))
-    echo "insert into ledger values ($client, $i);"
-    printf '\\echo %s\n' "$i"
+# Ends with psql, also where SIGPIPE is ignored.
+while i=$((i + 1)); do
+    printf 'insert into ledger values (%s, %s);\n\\echo %s\n' "$client" "$i" "$i" || exit
 done
 P
 commits() { cat "$DIR"/commits.* 2>/dev/null | wc -l; }
