@@ -15,8 +15,14 @@ use crate::log;
 /// Prints `text` as it is. When the reader has closed the pipe (`| head`), the command ends
 /// without a message.
 pub fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let written = forebay_rt::sys::stdout().map(|out| out.lock()).and_then(|mut out| {
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    });
+    match written {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
             Err(Failure::new(ErrorCode::OutputClosed, ""))

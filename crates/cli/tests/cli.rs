@@ -173,6 +173,28 @@ fn closed_pipe_ends_command_without_message() {
 }
 
 #[test]
+fn output_that_was_closed_at_the_start_is_a_failure() {
+    let scratch = Scratch::with_devices("no-stdout", &["d0"]);
+    scratch.run("pool create tank d0");
+    scratch.run("volume create -V 16M tank/vol0");
+    let without_stdout = |words: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_forebay")]);
+        shell.args(words.split(' ')).env("FOREBAY_STATE_DIR", scratch.state());
+        shell.current_dir(&scratch.0).output().unwrap()
+    };
+    let silent = without_stdout("volume snapshot tank/vol0@a");
+    assert!(silent.status.success(), "it prints nothing: {silent:?}");
+    let words = ["volume send tank/vol0@a", "pool list", "simulate --list", "man", "pool --help"];
+    for words in words {
+        let output = without_stdout(words);
+        let line = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words}: {line}");
+        assert!(line.contains("standard output: Bad file descriptor"), "{words}: {line}");
+    }
+}
+
+#[test]
 fn man_pages_cover_every_command() {
     let scratch = Scratch::new("pages");
     let said = text(&scratch.forebay("man pages"));

@@ -72,8 +72,11 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), LabError> {
 
 /// Prints to standard output as it is.
 pub(crate) fn print(text: &str) -> Result<(), LabError> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
+    let written = forebay_rt::sys::stdout().map(|out| out.lock()).and_then(|mut out| {
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    });
+    written.map_err(|cause| match cause.kind() {
         std::io::ErrorKind::BrokenPipe => LabError::OutputClosed,
         _ => LabError::Output { cause },
     })

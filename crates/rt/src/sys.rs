@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_units::Nanos;
 
@@ -428,6 +429,30 @@ pub fn wait_readable(files: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
+    }
+}
+
+/// Whether the process was started without a standard output.
+static STARTED_WITHOUT_STDOUT: AtomicBool = AtomicBool::new(false);
+
+/// Runs before the runtime of Rust, which opens /dev/null in the place of a closed standard output.
+#[used]
+// SAFETY: the section lists functions of this type that the loader calls once, before `main`.
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = {
+    extern "C" fn look_at_stdout() {
+        // SAFETY: no pointers; the descriptor need not be open.
+        let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+        STARTED_WITHOUT_STDOUT.store(flags < 0, Ordering::Relaxed);
+    }
+    look_at_stdout
+};
+
+/// Standard output. Fails when the process was started without one: what is written would be lost.
+pub fn stdout() -> io::Result<io::Stdout> {
+    match STARTED_WITHOUT_STDOUT.load(Ordering::Relaxed) {
+        true => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        false => Ok(io::stdout()),
     }
 }
 

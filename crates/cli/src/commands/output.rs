@@ -9,6 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use forebay_lab::OutputFile;
+use forebay_rt::sys;
 
 use super::outcome::Outcome;
 use crate::failure::{ErrorCode, Failure};
@@ -26,7 +27,7 @@ pub fn create(path: &Path, force: bool) -> Result<OutputFile, Failure> {
 /// `-` is standard output.
 pub fn recording(path: &Path, force: bool) -> Result<Box<dyn Write>, Failure> {
     if path.as_os_str() == "-" {
-        return Ok(Box::new(io::stdout()));
+        return Ok(Box::new(sys::stdout().map_err(|e| Failure::io("standard output", &e))?));
     }
     check(path, force)?;
     let made = if force { files::create_public(path) } else { files::create_new_public(path) };

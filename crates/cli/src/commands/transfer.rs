@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 
 use forebay_pool::{ReceiveOptions, SendOptions};
-use forebay_rt as rt;
+use forebay_rt::{self as rt, sys};
 use forebay_units::{Nanos, format_bytes};
 
 use super::outcome::Outcome;
@@ -47,6 +47,9 @@ pub async fn send(args: Sending, access: &PoolAccess) -> Result<Outcome, Failure
         return Err(Failure::usage("a stream is not written to a terminal").with_hint(
             "redirect standard output: '>FILE' or '| ssh HOST forebay volume receive …'",
         ));
+    }
+    if !args.dry_run {
+        sys::stdout().map_err(|error| Failure::io("standard output", &error))?;
     }
     let (pool, options) = options(&args)?;
     let handle = access.open(&pool).await?;

@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay_lab::is_same_file;
+use forebay_rt::sys;
 use forebay_trace::{Converter, Target};
 use serde::Serialize;
 
@@ -40,7 +41,7 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
     let mut file = if to_stdout { None } else { Some(output::create(&args.out, args.force)?) };
     let sink: Box<dyn Write + '_> = match &mut file {
         Some(file) => Box::new(file),
-        None => Box::new(io::stdout()),
+        None => Box::new(sys::stdout().map_err(|e| Failure::io("standard output", &e))?),
     };
     let out = BufWriter::with_capacity(256 << 10, sink);
     let failed = |error: io::Error| match error.kind() {
