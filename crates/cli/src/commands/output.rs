@@ -4,9 +4,10 @@
 //! a file to write, or the refusal. What always holds: without `--force` an older file stays, and
 //! a block device or the disk of another program is never written. Who calls: the commands.
 
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_lab::OutputFile;
 use forebay_rt::sys;
@@ -31,7 +32,34 @@ pub fn recording(path: &Path, force: bool) -> Result<Box<dyn Write>, Failure> {
     }
     check(path, force)?;
     let made = if force { files::create_public(path) } else { files::create_new_public(path) };
-    Ok(Box::new(made.map_err(|e| refused(path, &e))?))
+    let file = made.map_err(|e| refused(path, &e))?;
+    Ok(Box::new(Recording { file, path: path.to_owned() }))
+}
+
+/// The file of a recording. Nothing is left of one that has no byte, as on a full file system.
+struct Recording {
+    file: File,
+    path: PathBuf,
+}
+
+impl Write for Recording {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let is_empty_file = |meta: Metadata| meta.is_file() && meta.len() == 0;
+        let is_it = self.path.symlink_metadata().is_ok_and(is_empty_file);
+        if is_it && self.file.metadata().is_ok_and(is_empty_file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// The result of a recording that went to `path`: standard output holds either of the two.
@@ -72,3 +100,6 @@ fn refused(path: &Path, error: &io::Error) -> Failure {
         _ => Failure::io(path.display(), error),
     }
 }
+
+#[cfg(test)]
+mod tests;
