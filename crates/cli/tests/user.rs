@@ -73,6 +73,26 @@ fn scripts_get_chosen_fields_and_exact_numbers() {
 }
 
 #[test]
+fn wrong_fields_are_refused_before_a_pool_is_opened() {
+    let scratch = Scratch::with_devices("fields", &["d0"]);
+    for words in ["volume list -o WRONG", "volume list -s WRONG", "pool get -o WRONG all"] {
+        scratch.refused(words, 2, "WRONG");
+    }
+    scratch.run("pool create tank d0");
+    scratch.hide(&["d0"]);
+    for words in [
+        "pool list -o WRONG tank",
+        "pool get -o WRONG all tank",
+        "volume list -o name,WRONG tank",
+        "volume list -S WRONG -t all tank",
+        "volume get -o WRONG all tank",
+        "pool list -o name,WRONG --json tank",
+    ] {
+        scratch.refused(words, 2, "WRONG");
+    }
+}
+
+#[test]
 fn wrong_name_among_several_changes_nothing() {
     let scratch = Scratch::with_devices("half", &["d0"]);
     scratch.run("pool create tank d0");

@@ -215,6 +215,7 @@ async fn list(
     listing: Listing,
     verbose: bool,
 ) -> Result<Outcome, Failure> {
+    render::check_pool_fields(names_of(fields))?;
     let each = from_each(access, pools, async |handle| {
         let server_pid = handle.server_pid();
         if verbose {
@@ -268,6 +269,7 @@ async fn get(
     fields: &Option<NameList>,
     listing: Listing,
 ) -> Result<Outcome, Failure> {
+    render::get_columns(names_of(fields))?;
     let each = from_each(access, pools, async |handle| {
         let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;
         let all = reply_as!(handle.ask(Action::Properties).await, Reply::Properties)?;

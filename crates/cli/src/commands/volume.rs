@@ -65,6 +65,7 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
             ask_all(access, &volume.pool, [action]).await
         }
         VolumeCommand::Get { listing, fields, properties, names } => {
+            render::get_columns(names_of(&fields))?;
             let (found, complete) = named_versions(access, &names).await?;
             if found.volumes.is_empty() && found.snapshots.is_empty() && !complete {
                 return Ok(Outcome { text: String::new(), complete });
@@ -86,6 +87,8 @@ async fn list(
     order: render::Order<'_>,
     listing: Listing,
 ) -> Result<Outcome, Failure> {
+    render::check_volume_fields(names_of(fields))?;
+    render::check_volume_fields(order.fields)?;
     if kind == ListedKind::Volume {
         let (listed, complete) = named_versions(access, names).await?;
         // A snapshot that is named is listed among volumes too, as in zfs.

@@ -96,6 +96,11 @@ impl Vdev {
     }
 }
 
+/// Refuses fields that `pool list` does not have.
+pub fn check_pool_fields(fields: &[String]) -> Result<(), Failure> {
+    fields.iter().try_for_each(|field| column(field).map(drop))
+}
+
 /// `pool list`. A known pool that cannot be opened has dashes, and UNAVAIL.
 pub fn pool_list(
     pools: &[(String, Result<Listed, Failure>)],

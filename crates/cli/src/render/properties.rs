@@ -45,14 +45,10 @@ pub(super) fn said(value: &str) -> String {
     if value.is_empty() { "-".to_owned() } else { value.to_owned() }
 }
 
-/// The table of `get`: name, property, value and source, or the `fields` among them that were asked
-/// for.
-pub(super) fn property_table(
-    rows: &[[String; 4]],
-    fields: &[String],
-    listing: Listing,
-) -> Result<String, Failure> {
-    const TITLES: [&str; 4] = ["NAME", "PROPERTY", "VALUE", "SOURCE"];
+const TITLES: [&str; 4] = ["NAME", "PROPERTY", "VALUE", "SOURCE"];
+
+/// The columns of `get` that `fields` name. Refuses those that it does not have.
+pub fn get_columns(fields: &[String]) -> Result<Vec<usize>, Failure> {
     let mut chosen = Vec::new();
     for field in fields {
         match TITLES.iter().position(|title| title.eq_ignore_ascii_case(field)) {
@@ -67,6 +63,17 @@ pub(super) fn property_table(
     if fields.is_empty() {
         chosen.extend(0..TITLES.len());
     }
+    Ok(chosen)
+}
+
+/// The table of `get`: name, property, value and source, or the `fields` among them that were asked
+/// for.
+pub(super) fn property_table(
+    rows: &[[String; 4]],
+    fields: &[String],
+    listing: Listing,
+) -> Result<String, Failure> {
+    let chosen = get_columns(fields)?;
     let columns: Vec<Column> = chosen.iter().map(|at| Column::left(TITLES[*at])).collect();
     let mut table = Table::new(&columns);
     for row in rows {

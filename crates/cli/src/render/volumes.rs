@@ -185,6 +185,19 @@ fn no_field(field: &str) -> Failure {
     ))
 }
 
+/// Refuses fields that `volume list` does not have.
+pub fn check_volume_fields(fields: &[String]) -> Result<(), Failure> {
+    let is_field = |field: &str| {
+        is_computed_of_volume(field)
+            || matches!(field, "volsize" | "creation" | "clones" | "holds")
+            || VOLUME_PROPERTIES.iter().any(|property| property.name == field)
+    };
+    match fields.iter().find(|field| !is_field(field)) {
+        Some(field) => Err(no_field(field)),
+        None => Ok(()),
+    }
+}
+
 /// `volume list`.
 pub fn volume_list(
     versions: &Versions,
