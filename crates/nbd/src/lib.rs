@@ -25,7 +25,7 @@ pub use exports::{
 };
 pub use handshake::Refusal;
 pub use limits::Limits;
-pub use server::{Counts, Offenses, Server};
+pub use server::{Counts, Denials, Offenses, Server};
 pub use tls::{AllowList, ClientTls, TlsConfig, TlsError, TlsFiles};
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
 use crate::account::Account;
-use crate::connection::{Client, Ending, ServerState, serve_connection};
+use crate::connection::{Client, Denial, Ending, ServerState, serve_connection};
 use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::shares::RESERVED_PART;
@@ -31,9 +31,8 @@ pub struct Counts {
     pub accepted: u64,
     /// Connections closed at once because there were too many, or too many of the client's account.
     pub refused: u64,
-    /// Connections that ended because there is no export of the name that the client asked for, it
-    /// may not open that, it did not start TLS, or one side refused the other's certificate.
-    pub denied: u64,
+    /// Connections whose client broke no protocol, and was not served.
+    pub denied: Denials,
     /// Connections that ended because the client broke the protocol.
     pub protocol_errors: u64,
     /// Connections whose client vanished within a message, or whose stream failed.
@@ -45,13 +44,43 @@ pub struct Counts {
     pub evicted: u64,
 }
 
+/// Connections whose clients broke no protocol, and were not served, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Denials {
+    /// There is no export of the name that the client asked for, or it may not open it.
+    pub export: u64,
+    /// The client did not start TLS.
+    pub not_encrypted: u64,
+    /// The client's certificate has expired, or is not valid yet.
+    pub certificate_out_of_time: u64,
+    /// The client showed no certificate, or one that is not accepted.
+    pub certificate: u64,
+    /// The client has no version or cipher of TLS that the server has.
+    pub tls_version: u64,
+    /// The client ended TLS, mostly because it does not trust the server's certificate.
+    pub by_client: u64,
+}
+
+impl Denials {
+    fn count(&mut self, denial: Denial) {
+        *match denial {
+            Denial::Export => &mut self.export,
+            Denial::NotEncrypted => &mut self.not_encrypted,
+            Denial::CertificateOutOfTime => &mut self.certificate_out_of_time,
+            Denial::Certificate => &mut self.certificate,
+            Denial::TlsVersion => &mut self.tls_version,
+            Denial::ByClient => &mut self.by_client,
+        } += 1;
+    }
+}
+
 /// Connections that the server ended because of what their clients did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offenses {
     /// See [`Counts::refused`].
     pub refused: u64,
     /// See [`Counts::denied`].
-    pub denied: u64,
+    pub denied: Denials,
     /// See [`Counts::protocol_errors`].
     pub protocol_errors: u64,
     /// See [`Counts::timed_out`].
@@ -228,9 +257,9 @@ impl Server {
                 counts.lost += 1;
                 offenses.lost += 1;
             }
-            Ending::Denied => {
-                counts.denied += 1;
-                offenses.denied += 1;
+            Ending::Denied(denial) => {
+                counts.denied.count(denial);
+                offenses.denied.count(denial);
             }
             Ending::ProtocolError => {
                 counts.protocol_errors += 1;

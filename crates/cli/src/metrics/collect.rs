@@ -125,7 +125,12 @@ fn connections(out: &mut Exposition, (open, counts): (usize, &Counts)) {
     out.counters("forebay_nbd_connections_accepted", "Connections accepted.", accepted);
     let reasons = [
         ("refused", refused),
-        ("denied", denied),
+        ("denied", denied.export),
+        ("not_encrypted", denied.not_encrypted),
+        ("certificate_out_of_time", denied.certificate_out_of_time),
+        ("certificate_refused", denied.certificate),
+        ("tls_version", denied.tls_version),
+        ("tls_ended_by_client", denied.by_client),
         ("protocol_error", protocol_errors),
         ("lost", lost),
         ("timed_out", timed_out),

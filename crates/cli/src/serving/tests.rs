@@ -92,7 +92,7 @@ fn change_of_health_is_reported_with_its_reason() {
 
 #[test]
 fn disconnected_clients_are_reported_once_a_minute_by_account() {
-    use forebay_nbd::{Account, Offenses};
+    use forebay_nbd::{Account, Denials, Offenses};
     let mut watch = watch::Watch::default();
     let second = |secs: u64| forebay_units::Nanos::from_secs(secs);
     let quiet = std::collections::BTreeMap::new;
@@ -104,14 +104,15 @@ fn disconnected_clients_are_reported_once_a_minute_by_account() {
     assert_eq!(watch.clients(unasked, 4, second(61)), None);
     let host = Account::Host("2001:db8::".parse().unwrap());
     let slow = Offenses { timed_out: 1, evicted: 3, ..Offenses::default() };
-    let broken = Offenses { denied: 1, protocol_errors: 1, lost: 2, ..Offenses::default() };
+    let denied = Denials { export: 1, certificate_out_of_time: 3, ..Denials::default() };
+    let broken = Offenses { denied, protocol_errors: 1, lost: 2, ..Offenses::default() };
     let both = || [(Account::Owner, broken), (host, slow)].into();
     assert_eq!(
         watch.clients(both, 4, second(62)).unwrap(),
-        "clients were disconnected: the owner: 1 denied what they asked for (no such export, not \
-         theirs, or a refused certificate), 1 for breaking the protocol, 2 whose connection broke \
-         off in the middle of a message; 2001:db8::/64: 1 for being too slow, 3 for holding memory \
-         that others waited for"
+        "clients were disconnected: the owner: 1 for an export that does not exist or is not \
+         theirs, 3 with a certificate that has expired or is not valid yet, 1 for breaking the \
+         protocol, 2 whose connection broke off in the middle of a message; 2001:db8::/64: 1 for \
+         being too slow, 3 for holding memory that others waited for"
     );
     assert_eq!(watch.clients(quiet, 4, second(300)), None);
 }

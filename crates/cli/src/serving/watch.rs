@@ -65,13 +65,18 @@ impl Watch {
 
 /// Why clients of one account were disconnected, with the number of connections for each reason.
 fn reasons(offenses: &Offenses, max: usize) -> String {
+    let denied = &offenses.denied;
     let reasons = [
         (offenses.refused, format!("over its share of {max} connections")),
+        (denied.export, "for an export that does not exist or is not theirs".to_owned()),
+        (denied.not_encrypted, "without TLS".to_owned()),
         (
-            offenses.denied,
-            "denied what they asked for (no such export, not theirs, or a refused certificate)"
-                .to_owned(),
+            denied.certificate_out_of_time,
+            "with a certificate that has expired or is not valid yet".to_owned(),
         ),
+        (denied.certificate, "without a certificate that --tls-ca accepts".to_owned()),
+        (denied.tls_version, "without a version or cipher of TLS 1.3".to_owned()),
+        (denied.by_client, "that ended TLS (do they trust the server's certificate?)".to_owned()),
         (offenses.protocol_errors, "for breaking the protocol".to_owned()),
         (offenses.timed_out, "for being too slow".to_owned()),
         (offenses.evicted, "for holding memory that others waited for".to_owned()),

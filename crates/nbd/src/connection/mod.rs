@@ -21,7 +21,7 @@ use forebay_rt::net::Stream;
 use crate::channel::Channel;
 use crate::exports::Exports;
 use crate::inbox::Inbox;
-pub(crate) use ending::Ending;
+pub(crate) use ending::{Denial, Ending};
 use state::Connection;
 pub(crate) use state::{Client, ServerState};
 use watchdog::{Watchdog, watch_revocation, watch_stalls};

@@ -2,7 +2,7 @@
 
 use forebay_rt::net::Stream;
 
-use super::ending::Ending;
+use super::ending::{Denial, Ending};
 use super::state::ServerState;
 use crate::channel::Channel;
 use crate::exports::{ExportHandle, Exports, Peer};
@@ -117,23 +117,30 @@ pub(super) async fn negotiate(
 fn ending_of(error: &HandshakeError) -> Ending {
     match error {
         HandshakeError::NotOpened(Refusal::ShuttingDown) => Ending::Stopped,
-        HandshakeError::NotOpened(_) | HandshakeError::NotEncrypted => Ending::Denied,
+        HandshakeError::NotOpened(_) => Ending::Denied(Denial::Export),
+        HandshakeError::NotEncrypted => Ending::Denied(Denial::NotEncrypted),
         _ => Ending::ProtocolError,
     }
 }
 
 /// How a TLS handshake ended that failed with `error`.
 fn ending_of_tls(error: &SessionError) -> Ending {
-    use rustls::Error;
-    match error {
-        SessionError::Rustls(
-            Error::AlertReceived(_)
-            | Error::InvalidCertificate(_)
-            | Error::NoCertificatesPresented
-            | Error::PeerIncompatible(_),
-        ) => Ending::Denied,
-        _ => Ending::ProtocolError,
-    }
+    use rustls::{AlertDescription, CertificateError, Error};
+    let SessionError::Rustls(error) = error else { return Ending::ProtocolError };
+    Ending::Denied(match error {
+        Error::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => Denial::CertificateOutOfTime,
+        Error::InvalidCertificate(_) | Error::NoCertificatesPresented => Denial::Certificate,
+        Error::PeerIncompatible(_) | Error::AlertReceived(AlertDescription::ProtocolVersion) => {
+            Denial::TlsVersion
+        }
+        Error::AlertReceived(_) => Denial::ByClient,
+        _ => return Ending::ProtocolError,
+    })
 }
 
 /// Starts TLS; returns the identity that the client's certificate proves, if it showed one.
@@ -145,5 +152,5 @@ async fn start_tls(channel: &Channel, config: &TlsConfig) -> Result<Option<Strin
     })?;
     let certificate = channel.session().and_then(|session| session.peer_certificate());
     let identity = certificate.map(|der| identity_of(&der)).transpose();
-    Ok(identity.map_err(|_| Ending::Denied)?.flatten())
+    Ok(identity.map_err(|_| Ending::Denied(Denial::Certificate))?.flatten())
 }

@@ -215,7 +215,7 @@ fn name_of_no_export_is_denied_and_breaks_no_protocol() {
         assert!(ended(&stream).await);
         drained(&server, 0).await;
         let counts = server.counts();
-        assert_eq!((counts.denied, counts.protocol_errors), (1, 0));
+        assert_eq!((counts.denied.export, counts.protocol_errors), (1, 0));
     });
 }
 
