@@ -59,6 +59,12 @@ impl Revocation {
         self.changed.notify_all();
     }
 
+    /// Whether the owner has revoked.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.is_revoked.get()
+    }
+
     /// Waits until the owner revokes.
     pub async fn revoked(&self) {
         self.changed.until(|| self.is_revoked.get()).await;

@@ -155,6 +155,10 @@ pub(super) async fn perform(
             connection.give_back_memory(charge_bytes);
             connection.stream.shutdown();
         }
+        Err(e) if e.kind == ErrorKind::Gone && connection.is_ending() => {
+            let text = "the export is no longer served";
+            send_error(connection, request, errno::ESHUTDOWN, text, charge_bytes);
+        }
         Err(e) => {
             let error = wire::errno_on_wire(e.errno());
             send_error(connection, request, error, client_text(&e), charge_bytes);

@@ -112,6 +112,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Whether the server ends, or the owner has taken the export from its clients.
+    pub(super) fn is_ending(&self) -> bool {
+        let revocation = self.handle.revocation.as_ref();
+        self.server.is_stopping.get() || revocation.is_some_and(|switch| switch.is_revoked())
+    }
+
     pub(super) fn new(
         server: Rc<ServerState>,
         Client { account, is_kernel }: Client,

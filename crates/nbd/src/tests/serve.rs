@@ -414,6 +414,28 @@ fn stop_refuses_requests_that_have_not_begun() {
 }
 
 #[test]
+fn requests_that_fail_because_the_server_ends_are_told_so() {
+    Runtime::simulated(1).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let hung = Hung::new(device.clone());
+        let exports = FixedExports::new().with("vol", hung.clone());
+        let server = Server::new(Rc::new(exports), Limits::default());
+        let client = connect(&server).await;
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        assert_eq!(server_error(client.flush_once().await), errno::EIO, "nothing ends");
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        hung.hang(Ops::FLUSH);
+        let flush = rt::spawn(async move { client.flush_once().await });
+        rt::sleep(Nanos::from_secs(1)).await;
+        let stop = rt::spawn(async move { server.stop(Nanos::from_secs(10)).await });
+        rt::sleep(Nanos::from_secs(1)).await;
+        hung.release();
+        assert_eq!(server_error(flush.await), errno::ESHUTDOWN);
+        assert_eq!(stop.await, 0);
+    });
+}
+
+#[test]
 fn stop_does_not_wait_without_a_bound() {
     Runtime::simulated(1).block_on(async {
         // The server disconnects a client that takes no replies.
