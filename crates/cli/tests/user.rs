@@ -251,6 +251,20 @@ fn server_of_every_pool_takes_pool_back_and_reports_health() {
 }
 
 #[test]
+fn server_of_every_pool_waits_for_the_only_one() {
+    let scratch = Scratch::with_devices("only", &["d0"]);
+    scratch.run("pool create tank d0");
+    scratch.hide(&["d0"]);
+    let child = scratch.spawn_logged(scratch.command("serve"));
+    assert!(scratch.log_says("none of the devices of 'tank'"));
+    assert!(scratch.log_says("ready: serving no pool yet"));
+    scratch.show(&["d0"]);
+    assert!(scratch.log_says("pool 'tank' can be opened now"));
+    child.signal("-INT");
+    assert!(child.finish().status.success());
+}
+
+#[test]
 fn one_of_two_ups_in_one_folder_is_refused() {
     let scratch = Scratch::with_devices("twice", &[]);
     let up = |port: &str| {

@@ -68,6 +68,7 @@ async fn serve_with(
 ) -> Result<Outcome, Failure> {
     let state = access.state().clone();
     let every = config.pools.is_empty();
+    let takes_more = every && config.directories.is_empty();
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     check_places(&config).await?;
@@ -97,7 +98,6 @@ async fn serve_with(
             stop.unless_asked(waiting).await
         }
     };
-    let takes_more = every && config.directories.is_empty();
     let left_out = match opened {
         None => return serving.end().await.map(|()| Outcome::done()),
         Some(Err(failure)) => {
@@ -277,7 +277,8 @@ pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
         })
         .collect();
     let pools = if pools.is_empty() {
-        "no pool yet (pools are served when they are created or imported)".to_owned()
+        "no pool yet (pools are served when they are created, imported, or can be opened)"
+            .to_owned()
     } else {
         pools.join(", ")
     };
@@ -388,8 +389,9 @@ async fn open_all(
             Err(failure) => return Err(failure),
         }
     }
-    if !chosen.is_empty() && set.pools().is_empty() {
-        let message = "none of the known pools can be served";
+    // The known pools are looked for again; what was found in the places of -d is not.
+    if options.known.is_none() && !chosen.is_empty() && set.pools().is_empty() {
+        let message = "none of the pools in the places of -d can be served";
         return Err(Failure::new(ErrorCode::PoolUnavailable, message));
     }
     Ok(left_out)
