@@ -79,12 +79,7 @@ pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
         PoolCondition::StoreRequestFails { device, failing } => (
             ConditionCode::StoreRequestFails,
             format!("A request to the object store fails again and again. {device}: {failing}."),
-            format!(
-                "Nothing that was answered is lost. It is made again until it succeeds; find out \
-                 from the store's own log why it refuses this object. If the object cannot be read \
-                 there, restore it from a copy of the bucket; 'forebay pool scrub {name}' then \
-                 says what else is missing."
-            ),
+            request_fails(name, device),
         ),
         PoolCondition::DeviceErrors => (
             ConditionCode::DeviceErrors,
@@ -100,6 +95,29 @@ pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
     Advice { condition, status, action }
 }
 
+/// The folder of a store on a file system of this machine.
+fn folder_of(device: &str) -> Option<&str> {
+    let folder = device.strip_prefix("file://")?;
+    Some(folder.split('?').next().unwrap_or(folder))
+}
+
+fn request_fails(name: &str, device: &str) -> String {
+    let (remedy, copy) = match folder_of(device) {
+        Some(folder) => {
+            (format!("make room on the file system of {folder} if that is full"), "the folder")
+        }
+        None => {
+            let look = "find out from the store's own log why it refuses this object";
+            (look.to_owned(), "the bucket")
+        }
+    };
+    format!(
+        "Nothing that was answered is lost. It is made again until it succeeds; {remedy}. If the \
+         object cannot be read there, restore it from a copy of {copy}; 'forebay pool scrub \
+         {name}' then says what else is missing."
+    )
+}
+
 fn silent(
     name: &str,
     device: &str,
@@ -111,8 +129,14 @@ fn silent(
     if let Some(lasts) = reserve.and_then(reserve_line) {
         status.push_str(&format!(" Durable writes go on {lasts}."));
     }
+    let remedy = match folder_of(device) {
+        Some(folder) => {
+            format!("Make room on the file system of {folder} if that is full, or mount it again.")
+        }
+        None => "Bring the store or the way to it back.".to_owned(),
+    };
     let action = format!(
-        "Bring the store or the way to it back. Nothing that was answered is lost meanwhile. After \
+        "{remedy} Nothing that was answered is lost meanwhile. After \
          device_timeout the pool goes on without it if a mirror or parity has its data, and is \
          suspended otherwise. 'forebay pool set device_timeout=off {name}' waits for ever; with 5 \
          instead of off it is given up within seconds."
@@ -207,6 +231,27 @@ mod tests {
         }
         let good = advice("tank", &PoolCondition::Well);
         assert_eq!((good.status.as_str(), good.action.as_str()), ("", ""));
+    }
+
+    #[test]
+    fn a_store_in_a_folder_is_helped_by_room_on_its_file_system() {
+        let failing = FailingRequestStatus {
+            request: "put".into(),
+            object: "data/1".into(),
+            failing_secs: 20,
+            attempts: 9,
+            error: "no space left".into(),
+        };
+        let device = || "file:///srv/t?size=1T".to_owned();
+        let (secs, error, reserve) = (9, None, None);
+        for condition in [
+            PoolCondition::StoreRequestFails { device: device(), failing },
+            PoolCondition::StoreSilent { device: device(), secs, error, reserve },
+        ] {
+            let action = advice("tank", &condition).action;
+            assert!(action.contains("ake room on the file system of /srv/t if"), "{action}");
+            assert!(!action.contains("own log"), "{action}");
+        }
     }
 
     #[test]
