@@ -178,8 +178,7 @@ impl PoolSet {
         }
         let _alone = self.changing.lock().await;
         if self.is_leaving.get() {
-            let message = "the server is about to end; try again in a moment";
-            return Err(Failure::new(ErrorCode::ServerStopping, message));
+            return Err(about_to_end());
         }
         match action {
             Action::Create { spec } => self.create(name, spec, typed).await?,
@@ -366,8 +365,13 @@ impl PoolSet {
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {
-        let missing =
-            || Failure::new(ErrorCode::PoolNotFound, format!("the pool '{name}' is not open here"));
+        let missing = || match self.is_leaving.get() {
+            true => about_to_end(),
+            false => {
+                let message = format!("the pool '{name}' is not open here");
+                Failure::new(ErrorCode::PoolNotFound, message)
+            }
+        };
         self.pools.borrow().get(name).cloned().ok_or_else(missing)
     }
 
@@ -516,6 +520,11 @@ impl PoolSet {
         handle.write_through = peer.is_kernel;
         Ok(handle)
     }
+}
+
+fn about_to_end() -> Failure {
+    let message = "the server is about to end; try again in a moment";
+    Failure::new(ErrorCode::ServerStopping, message)
 }
 
 fn imported_already(name: &str) -> Failure {

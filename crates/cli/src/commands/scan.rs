@@ -154,13 +154,19 @@ async fn until_over(
 ) -> Result<Option<ScanStatus>, Failure> {
     let stop = access.stop();
     let screen = Screen::stderr();
+    let mut last: Option<ScanStatus> = None;
     let outcome = loop {
-        match scan_of(handle).await? {
+        let found = match scan_of(handle).await {
+            Ok(found) => found,
+            Err(failure) => break Err(cut_off(pool, last.as_ref(), failure)),
+        };
+        match found {
             Some(scan) if is_running(&scan) => {
                 screen.show(&progress(pool, &scan));
                 if stop.unless_asked(forebay_rt::sleep(POLL_INTERVAL)).await.is_none() {
                     break Err(interrupted(handle, pool, &scan).await?);
                 }
+                last = Some(scan);
             }
             Some(scan) if scan.errors > 0 => {
                 let (kind, errors) = (scan.kind.as_str(), scan.errors);
@@ -173,6 +179,21 @@ async fn until_over(
     };
     screen.clear();
     outcome
+}
+
+/// The failure of a command that waited for a scan, which its server can no longer tell of.
+fn cut_off(pool: &str, last: Option<&ScanStatus>, failure: Failure) -> Failure {
+    use ErrorCode::{PoolNotFound, ServerStopping, ServerUnreachable};
+    let Some(scan) = last else { return failure };
+    let what = match failure.code {
+        ServerStopping | ServerUnreachable => "the server ended",
+        PoolNotFound => "the pool was exported or destroyed",
+        _ => return failure,
+    };
+    let (kind, done) = (scan.kind.as_str(), format_bytes(scan.done_bytes));
+    let total = format_bytes(scan.total_bytes);
+    let message = format!("{what} when the {kind} of '{pool}' was at {done} of {total}");
+    Failure::new(failure.code, message).with_hint("it goes on when the pool is opened again")
 }
 
 /// What Ctrl-C does to a running scan, as the failure that the command ends with.
@@ -230,6 +251,20 @@ mod tests {
         ] {
             let failure = result("p", Some(ended(kind, state))).unwrap_err();
             assert!(failure.message.starts_with(expected), "{}", failure.message);
+        }
+        let running = ended(ScanKind::Resilver, ScanPhase::InProgress);
+        for (code, expected) in [
+            (
+                ErrorCode::ServerStopping,
+                "the server ended when the resilver of 'p' was at 1G of 2G",
+            ),
+            (ErrorCode::ServerUnreachable, "the server ended when"),
+            (ErrorCode::PoolNotFound, "the pool was exported or destroyed when"),
+            (ErrorCode::Io, "not open here"),
+        ] {
+            let failure = cut_off("p", Some(&running), Failure::new(code, "not open here"));
+            assert!(failure.message.starts_with(expected), "{}", failure.message);
+            assert_eq!(failure.code, code);
         }
         let text = result("p", Some(ended(ScanKind::Scrub, ScanPhase::Completed))).unwrap();
         assert!(text.contains("scrub repaired"), "{text}");
