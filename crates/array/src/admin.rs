@@ -216,6 +216,15 @@ impl Array {
         Ok(())
     }
 
+    /// Closes the device of a member that is not in use. Its state stays.
+    pub fn close_unused(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (_, member) = self.find(id)?;
+        if !member.is_readable() {
+            member.set_device(None);
+        }
+        Ok(())
+    }
+
     /// Brings a member online, with a new device or the one it still has, and clears its error
     /// counters. Segments that it missed stay outdated until they are rebuilt.
     pub fn online(&self, id: DeviceId, device: Option<Device>) -> Result<(), ArrayError> {

@@ -262,6 +262,12 @@ fn admin_hint(error: &AdminError) -> String {
         AdminError::InUseHere { .. } => {
             "take it offline first to replace it with itself, or name another device".to_owned()
         }
+        AdminError::CopyOfOneInUse { pool, .. } => {
+            format!("nothing is to be brought online: 'forebay pool status {pool}' shows it")
+        }
+        AdminError::SideFailed { pool, .. } => {
+            format!("'forebay pool events {pool}' says why it failed")
+        }
         AdminError::IsItself { pool, path, .. } => {
             format!("'forebay pool online {pool} {path}' takes it back with what it holds")
         }

@@ -177,7 +177,7 @@ impl Pool {
                 };
                 config.logs.iter_mut().find(has).expect("is a log").sides.push(added);
             }
-            return self.restart_log(true).await;
+            return self.start_log_on(id.0).await;
         }
         reserve_all(&self.opener, &[open.device()], force).await?;
         let attached = async {
@@ -405,7 +405,7 @@ impl Pool {
         self.store.array.status().iter().any(|m| m.id == id && is_used(m.state))
     }
 
-    fn close_side(&self, old: &MemberConfig) -> Result<(), AdminError> {
+    pub(super) fn close_side(&self, old: &MemberConfig) -> Result<(), AdminError> {
         let id = DeviceId(old.device);
         let held = self.devices.borrow().get(&id).cloned();
         if let Some(held) = held {

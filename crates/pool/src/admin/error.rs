@@ -131,6 +131,22 @@ pub enum AdminError {
         /// The device.
         device: String,
     },
+    /// A device was to be brought online from another path, and is in use.
+    CopyOfOneInUse {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: String,
+        /// Where the copy is.
+        path: String,
+    },
+    /// A log device failed again as the log was started on it.
+    SideFailed {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: String,
+    },
     /// A device was to be replaced by itself, which is at another path now.
     IsItself {
         /// The pool.

@@ -32,7 +32,7 @@ impl Pool {
         }
         if path != found.path && self.held(id).is_some() {
             // It may be the one that is still open, whose lock is exclusive.
-            self.close_out_of_use(&found)?;
+            self.close_to_open_anew(&found, &path)?;
         }
         // A connection that another client has overtaken still reads the label, and never writes.
         let is_reconnected =
@@ -40,7 +40,7 @@ impl Pool {
         let is_store = self.held(id).is_some_and(|held| is_in_store(&held.device()));
         if is_store && !self.is_in_use(&found) {
             // One that has failed a write takes no more until it is opened anew.
-            self.close_out_of_use(&found)?;
+            self.close_to_open_anew(&found, &path)?;
         }
         let open = match self.held(id).filter(|_| !is_reconnected) {
             Some(held) if self.carries_label(&held, found.device).await => held,
@@ -60,21 +60,54 @@ impl Pool {
         }
         reserve_all(&self.opener, &[open.device()], false).await?;
         self.write_first_heartbeat(&open.device()).await;
+        let is_log = self.is_log(found.device);
+        if !is_log {
+            self.store.array.online(id, Some(open.device())).map_err(|e| self.of_member(e))?;
+        }
         self.note_path(found.device, &path);
         let before = self.devices.borrow_mut().insert(id, open.clone());
         if let Some(before) = before.filter(|before| !Rc::ptr_eq(&before.counted, &open.counted)) {
             self.stats.counted_before(id, &before.counted.counts());
         }
-        if self.is_log(found.device) {
+        if is_log {
             self.log_without_failed().await?;
             self.set_side(found.device, MemberUse::Online);
-            return self.restart_log(true).await;
+            return self.start_log_on(found.device).await;
         }
-        self.store.array.online(id, Some(open.device())).map_err(|e| self.of_member(e))?;
         self.take_array_events();
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
+    }
+
+    /// Closes a device that is not in use, whose content is to be opened at `path`. Nothing else
+    /// changes, so that it is as it was when that fails.
+    fn close_to_open_anew(&self, found: &MemberConfig, path: &str) -> Result<(), AdminError> {
+        if self.is_in_use(found) {
+            let (pool, device) = (self.name(), found.path.clone());
+            return Err(AdminError::CopyOfOneInUse { pool, device, path: path.to_owned() });
+        }
+        if self.is_log(found.device) {
+            return self.close_side(found);
+        }
+        let id = DeviceId(found.device);
+        self.store.array.close_unused(id).map_err(|e| self.of_member(e))?;
+        self.devices.borrow_mut().remove(&id);
+        Ok(())
+    }
+
+    /// Starts the log anew with a side that has come to it. Fails if the side does not take it.
+    pub(super) async fn start_log_on(&self, side: u32) -> Result<(), AdminError> {
+        self.restart_log(true).await?;
+        let config = self.config.borrow();
+        let mut sides = config.logs.iter().flat_map(|ring| &ring.sides);
+        match sides.find(|found| found.device == side) {
+            Some(found) if found.state != MemberUse::Online => {
+                let (pool, device) = (config.name.clone(), found.path.clone());
+                Err(AdminError::SideFailed { pool, device })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn held(&self, id: DeviceId) -> Option<OpenDevice> {

@@ -144,6 +144,56 @@ fn what_was_renamed_while_the_pool_had_it_open_is_opened_anew() {
 }
 
 #[test]
+fn a_failed_device_whose_copy_another_process_has_stays_as_it_was() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "l", "m", "copy"], SIZE);
+        let host = Rc::new(TwoFolders { rack: rack.clone(), alone: rack.locked() });
+        let shape = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pool = Pool::create(host.clone(), "tank", &shape).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        for device in ["b", "m"] {
+            rack.switches.unwritable.borrow_mut().insert(device.to_owned());
+            write(&pool, 2).await;
+            pool.sync().await.unwrap();
+            rack.switches.unwritable.borrow_mut().clear();
+            copy(&rack, device, "copy").await;
+            let of_another = host.open("copy").await.unwrap();
+            let before = states(&pool);
+            let refused = pool.online("there/copy").await.unwrap_err();
+            assert!(matches!(refused, AdminError::Device(_)), "{refused}");
+            assert_eq!(states(&pool), before);
+            drop(of_another);
+            pool.online(device).await.unwrap();
+            scan_ended(&pool).await;
+        }
+        assert_eq!(states(&pool), all_online(["a", "b", "l", "m"]));
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_log_side_that_fails_as_the_log_starts_on_it_is_not_told_to_be_back() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let pool = mirror(&rack).await;
+        rack.pull(&["l"]);
+        write(&pool, 2).await;
+        rack.put_back(&["l"]);
+        rack.switches.unconfigurable.borrow_mut().insert("l".to_owned());
+        let refused = pool.online("l").await.unwrap_err();
+        let (name, device) = ("tank".into(), "l".into());
+        assert_eq!(refused, AdminError::SideFailed { pool: name, device });
+        rack.switches.unconfigurable.borrow_mut().clear();
+        pool.online("l").await.unwrap();
+        assert_eq!(states(&pool), all_online(["a", "b", "l", "m"]));
+        write(&pool, 3).await;
+        check(&pool, 3).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn what_is_no_device_of_the_pool_or_a_copy_of_one_in_use_is_not_brought_online() {
     Runtime::simulated(1).block_on(async {
         let rack = Rack::new(&DEVICES, SIZE);
@@ -158,7 +208,8 @@ fn what_is_no_device_of_the_pool_or_a_copy_of_one_in_use_is_not_brought_online()
         for of in ["b", "l"] {
             copy(&rack, of, "copy").await;
             let refused = pool.online("copy").await.unwrap_err();
-            assert_eq!(refused, AdminError::InUseHere { device: of.into() });
+            let (pool, device, path) = ("tank".into(), of.into(), "copy".into());
+            assert_eq!(refused, AdminError::CopyOfOneInUse { pool, device, path });
         }
         assert_eq!(states(&pool), all_online(["a", "b", "l", "m"]));
         pool.export().await.unwrap();

@@ -61,6 +61,8 @@ impl fmt::Display for AdminError {
             }
             Self::LogRemoved => write!(f, "the log device was removed meanwhile"),
             Self::InUseHere { device } => write!(f, "{device} is in use"),
+            Self::CopyOfOneInUse { device, path, .. } => copy_of_one_in_use(f, device, path),
+            Self::SideFailed { device, .. } => side_failed(f, device),
             Self::IsItself { device, path, .. } => is_itself(f, device, path),
             Self::NotTakenIn { error, .. } => write!(f, "{error}; it is offline now"),
             Self::BeingReplaced { device } => write!(f, "{device} is being replaced"),
@@ -87,6 +89,14 @@ impl fmt::Display for AdminError {
 fn diverged(f: &mut fmt::Formatter<'_>, device: &str) -> fmt::Result {
     let history = "and what it holds is of another history";
     write!(f, "{device} was written apart from the pool, {history}")
+}
+
+fn copy_of_one_in_use(f: &mut fmt::Formatter<'_>, device: &str, path: &str) -> fmt::Result {
+    write!(f, "{path} has the label of {device}, which is in use")
+}
+
+fn side_failed(f: &mut fmt::Formatter<'_>, device: &str) -> fmt::Result {
+    write!(f, "the log could not be started on {device}, which failed again")
 }
 
 fn is_itself(f: &mut fmt::Formatter<'_>, device: &str, path: &str) -> fmt::Result {
