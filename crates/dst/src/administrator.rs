@@ -61,6 +61,10 @@ impl<P: Pool> Administrator<P> {
 
     /// Performs one job. `None` when its volume is not there.
     async fn perform(&self, job: &Admin) -> Option<Result<(), Refusal>> {
+        let is_by_name = !matches!(job, Admin::Manage(_) | Admin::Scrub | Admin::Set { .. });
+        if is_by_name && self.model.has_unknown_names() {
+            return None;
+        }
         match job {
             Admin::Pause { .. } => None,
             Admin::Create { volume, sectors } => Some(self.create(*volume, *sectors).await),
@@ -76,6 +80,10 @@ impl<P: Pool> Administrator<P> {
                 self.model.usable(*volume, 0, 1)?;
                 Some(self.set_sync(*volume, *sync).await)
             }
+            Admin::Rename { volume, to } => {
+                self.model.usable(*volume, 0, 1)?;
+                self.rename(*volume, *to).await
+            }
             Admin::Improper { volume, what } => {
                 self.improper(*volume, *what).await;
                 None
@@ -83,7 +91,7 @@ impl<P: Pool> Administrator<P> {
             Admin::Set { property, value } => Some(self.pool.set(property, value).await),
             Admin::Service { volume, name, value } => {
                 self.model.usable(*volume, 0, 1)?;
-                Some(self.pool.set_service(&volume_name(*volume), name, value).await)
+                Some(self.pool.set_service(&self.model.name_of(*volume), name, value).await)
             }
             Admin::Scrub => Some(self.pool.scrub().await.map(drop)),
             Admin::Manage(what) => Some(self.pool.manage(&self.devices, what).await),
@@ -111,7 +119,7 @@ impl<P: Pool> Administrator<P> {
         }
         self.model.update(volume, |v| v.presence = Presence::Destroying);
         self.set_presence(&snapshots, Presence::Destroying);
-        let name = volume_name(volume);
+        let name = self.model.name_of(volume);
         let outcome = self.pool.destroy_volume(&name).await;
         match (&outcome, clones) {
             (Ok(()), _) => self.model.update(volume, |v| v.presence = Presence::Gone),
@@ -131,7 +139,7 @@ impl<P: Pool> Administrator<P> {
         self.model.update(volume, |v| v.resizing.push(sectors));
         let size_bytes = sectors * SECTOR_BYTES;
         let outages = self.model.outages.get();
-        let outcome = self.pool.resize_volume(&volume_name(volume), size_bytes).await;
+        let outcome = self.pool.resize_volume(&self.model.name_of(volume), size_bytes).await;
         if outcome.is_ok() {
             self.model.update(volume, |v| {
                 v.history.resize(sectors);
@@ -145,6 +153,16 @@ impl<P: Pool> Administrator<P> {
         outcome
     }
 
+    /// Gives a volume another name while its clients go on. `None` when it has that one.
+    async fn rename(&self, volume: u32, to: u32) -> Option<Result<(), Refusal>> {
+        let (name, new) = self.model.renaming(volume, to)?;
+        let outcome = self.pool.rename_volume(&name, &new).await;
+        if outcome.is_ok() {
+            self.model.renamed(volume);
+        }
+        Some(outcome)
+    }
+
     /// True when no disk has failed since there were so many outages that the pool may need.
     fn is_calm_since(&self, outages: u64) -> bool {
         !self.model.is_in_outage() && self.model.outages.get() == outages
@@ -154,7 +172,7 @@ impl<P: Pool> Administrator<P> {
     /// and stays.
     async fn settle_size(&self, volume: u32, wanted: u64) {
         self.model.calm().await;
-        let device = self.pool.volume(&volume_name(volume));
+        let device = self.pool.volume(&self.model.name_of(volume));
         let found = device.map(|device| device.geometry().size_bytes / SECTOR_BYTES);
         if self.pool.is_suspended() || found.is_none() {
             return;
@@ -167,7 +185,7 @@ impl<P: Pool> Administrator<P> {
         });
         let sectors = self.model.update(volume, |v| v.history.sectors());
         if sectors != found {
-            let name = volume_name(volume);
+            let name = self.model.name_of(volume);
             let text = format!("{name} has {found:?} sectors after an outage, not {sectors:?}");
             self.model.object(Kind::Volumes, text);
         }
@@ -176,7 +194,7 @@ impl<P: Pool> Administrator<P> {
 
     /// Asks for a job that must be refused.
     async fn improper(&self, volume: u32, what: ImproperJob) {
-        let (name, other) = (volume_name(volume), "none");
+        let (name, other) = (self.model.name_of(volume), "none");
         let huge = 1 << 45;
         let outcome = match what {
             ImproperJob::CreateTwice => self.pool.create_volume(&name, BLOCK_BYTES, false).await,
@@ -194,7 +212,7 @@ impl<P: Pool> Administrator<P> {
     async fn set_sync(&self, volume: u32, sync: Sync) -> Result<(), Refusal> {
         // While the property changes, neither setting is promised for writes in flight.
         self.model.update(volume, |v| (v.sync, v.sync_varies) = (None, true));
-        let outcome = self.pool.set_sync(&volume_name(volume), sync).await;
+        let outcome = self.pool.set_sync(&self.model.name_of(volume), sync).await;
         if outcome.is_ok() {
             self.model.update(volume, |v| v.sync = Some(sync));
         }

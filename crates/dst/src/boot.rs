@@ -394,6 +394,7 @@ impl<S: Subject> BootContext<S> {
         for id in self.model.ids() {
             self.model.update(id, |v| v.history.forget_durability());
         }
+        self.model.doubt_names();
         self.model.doubt_recent_snapshots();
         self.model.rewinds.set(true);
         let mode = ImportMode::Rewind(groups);

@@ -120,7 +120,7 @@ async fn begin<P: Pool>(
 ) {
     if let Some(volume) = act.volume() {
         model.opened(volume).await;
-        if transport.is_there(volume) {
+        if transport.is_there(model, volume) {
             model.seen(volume);
         }
     }

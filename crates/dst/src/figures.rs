@@ -5,7 +5,7 @@
 //! Who calls: `boot.rs` after imports, `judgement.rs` at the end of a boot.
 
 use crate::boot_context::BootContext;
-use crate::model::{Model, volume_name};
+use crate::model::Model;
 use crate::subject::{Figures, Pool, Subject};
 use crate::verdict::Kind;
 
@@ -52,7 +52,7 @@ pub(crate) async fn compare<S: Subject>(context: &BootContext<S>, pool: &S::Pool
 /// before the answer, what it has counts from now on.
 pub(crate) fn check_sync(model: &Model, pool: &impl Pool) {
     for id in model.ids() {
-        let name = volume_name(id);
+        let name = model.name_of(id);
         let Some(found) = pool.sync_of(&name) else { continue };
         let set = model.update(id, |v| v.sync.replace(found)).flatten();
         if let Some(set) = set.filter(|set| *set != found) {
@@ -71,6 +71,14 @@ pub(crate) async fn check_emptied<S: Subject>(context: &BootContext<S>, pool: &S
         if let Err(refusal) = pool.abandon_receive(&name).await {
             let text = format!("the part of a stream to {name} stays: {}", refusal.message);
             return model.object(Kind::Volumes, text);
+        }
+    }
+    for (name, tags) in pool.holds().await {
+        for tag in tags {
+            if let Err(refusal) = pool.hold_snapshot(&name, &tag, true).await {
+                let text = format!("{name} keeps tag {tag}: {}", refusal.message);
+                return model.object(Kind::Volumes, text);
+            }
         }
     }
     // A volume stays while a clone of a snapshot of it is there.

@@ -3,6 +3,8 @@
 //! What enters: a running pool and the demand. What leaves: the first objection, in the model.
 //! Who calls: `boot.rs`, after each import and at the end of a boot without a power cut.
 
+use std::collections::BTreeMap;
+
 use forebay_device::{Device, IoBuf};
 use forebay_units::{BLOCK_BYTES, SECTOR_BYTES};
 
@@ -10,7 +12,7 @@ use crate::boot_context::BootContext;
 use crate::client::{SectorRange, flush, read_all, write};
 use crate::figures;
 use crate::leaks::check_space;
-use crate::model::{Model, Presence, volume_name};
+use crate::model::{Model, Presence};
 use crate::scenario::Demand;
 use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
@@ -25,13 +27,14 @@ pub(crate) async fn judge<S: Subject>(context: &BootContext<S>, pool: &S::Pool, 
     let model = &context.model;
     model.freeze_snapshots();
     let names = pool.volumes();
-    let known: Vec<String> = model.ids().into_iter().map(volume_name).collect();
+    model.settle_names(&names, demand == Demand::NeverWrong);
+    let known: Vec<String> = model.ids().into_iter().map(|id| model.name_of(id)).collect();
     if let Some(stranger) = names.iter().find(|name| !known.contains(name)) {
         return model.object(Kind::Volumes, format!("volume {stranger} was never created"));
     }
     let unsettled = unsettled(pool);
     for id in model.ids() {
-        let name = volume_name(id);
+        let name = model.name_of(id);
         if unsettled.contains(&name) {
             continue;
         }
@@ -69,7 +72,7 @@ pub(crate) fn judge_disks<S: Subject>(context: &BootContext<S>, pool: &S::Pool) 
 
 /// Checks whether a volume may exist, or not. False after an objection.
 fn judge_presence(model: &Model, id: u32, is_there: bool, demand: Demand) -> bool {
-    let name = volume_name(id);
+    let name = model.name_of(id);
     let presence = model.update(id, |v| v.presence).unwrap_or(Presence::Gone);
     if !is_in_order(model, &name, (presence, is_there), demand) {
         return false;
@@ -107,6 +110,7 @@ async fn judge_snapshots<S: Subject>(context: &BootContext<S>, pool: &S::Pool, d
         return model.object(Kind::Volumes, format!("snapshot {stranger} was never taken"));
     }
     let unsettled = unsettled(pool);
+    let holds = if model.has_tags() { pool.holds().await } else { BTreeMap::new() };
     for key in known {
         let name = model.snapshot_name(key);
         if unsettled.iter().any(|volume| name.split('@').next() == Some(volume)) {
@@ -122,6 +126,8 @@ async fn judge_snapshots<S: Subject>(context: &BootContext<S>, pool: &S::Pool, d
             snapshot.is_recent = false;
         });
         if is_there {
+            let found = holds.get(&name).map_or(&[][..], Vec::as_slice);
+            model.settle_holds(key, found, demand == Demand::NeverWrong);
             judge_snapshot(context, pool, key, demand).await;
         }
         if model.failed() {
@@ -167,7 +173,7 @@ async fn judge_volume<S: Subject>(
     demand: Demand,
 ) {
     let model = &context.model;
-    let name = volume_name(id);
+    let name = model.name_of(id);
     let Some(device) = pool.volume(&name) else {
         return model.object(Kind::Volumes, format!("{name} is listed and cannot be opened"));
     };
@@ -234,7 +240,7 @@ pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, 
     phase.set("last writes");
     for volume in model.ids().into_iter().filter(|volume| *volume < FIRST_COPY) {
         let Some((first, count)) = model.usable(volume, 0, 8) else { continue };
-        let Some(device) = pool.volume(&volume_name(volume)) else { continue };
+        let Some(device) = pool.volume(&model.name_of(volume)) else { continue };
         let range = SectorRange::of(model, volume, first, count);
         write(&device, model, range, true, Fill::Noise).await;
         flush(&device, model, volume).await;

@@ -10,7 +10,7 @@ use forebay_units::Nanos;
 
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, trim_all};
-use crate::model::{Model, Presence, volume_name};
+use crate::model::{Model, Presence};
 use crate::scenario::Demand;
 use crate::subject::{Manage, Pool, Subject};
 use crate::verdict::Kind;
@@ -76,7 +76,9 @@ pub(crate) async fn check_space<S: Subject>(context: &BootContext<S>, pool: &S::
     let model = &context.model;
     for volume in model.ids() {
         let is_there = model.update(volume, |v| v.presence) == Some(Presence::Present);
-        let Some(device) = pool.volume(&volume_name(volume)).filter(|_| is_there) else { continue };
+        let Some(device) = pool.volume(&model.name_of(volume)).filter(|_| is_there) else {
+            continue;
+        };
         let count = model.update(volume, |v| v.history.sectors()).unwrap_or(0);
         trim_all(&device, model, SectorRange::of(model, volume, 0, count)).await;
     }

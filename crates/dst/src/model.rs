@@ -15,9 +15,11 @@ use crate::scenario::Demand;
 use crate::subject::{Figures, Sync};
 use crate::verdict::{Failure, Kind};
 
+use names::Names;
 use rival::Rival;
-pub use snapshots::{Promotions, SnapshotModel};
+pub use snapshots::{Promotions, SnapshotModel, tag_name};
 
+mod names;
 mod rival;
 mod snapshots;
 
@@ -39,6 +41,8 @@ pub enum Presence {
 pub struct VolumeModel {
     /// Every change.
     pub history: History,
+    /// What it is called.
+    pub names: Names,
     /// Whether it must exist.
     pub presence: Presence,
     /// Sizes that were requested and not answered with success.
@@ -215,7 +219,7 @@ pub struct Model {
     rival: RefCell<Rival>,
 }
 
-/// The name of volume `id`.
+/// The name with which volume `id` is created.
 #[must_use]
 pub fn volume_name(id: u32) -> String {
     format!("v{id}")
@@ -370,6 +374,7 @@ impl Model {
         history.set_clock(self.clock.clone());
         let volume = VolumeModel {
             history,
+            names: Names::default(),
             presence: Presence::Creating,
             resizing: Vec::new(),
             sync: Some(Sync::Standard),

@@ -15,7 +15,7 @@ use crate::boot::counted_from_now;
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, read};
 use crate::disks::Disks;
-use crate::model::{Model, volume_name};
+use crate::model::Model;
 use crate::scenario::{Demand, Outage};
 use crate::subject::{Manage, Pool, Subject};
 use crate::verdict::Kind;
@@ -261,8 +261,8 @@ async fn read_everything<P: Pool>(pool: Rc<P>, model: Rc<Model>) {
         if !model.must_be_there(id) {
             continue;
         }
-        let Some(device) = pool.volume(&volume_name(id)) else {
-            let text = format!("{} is not there after a suspension", volume_name(id));
+        let Some(device) = model.open_by(id, |name| pool.volume(name)) else {
+            let text = format!("{} is not there after a suspension", model.name_of(id));
             return model.object(Kind::Volumes, text);
         };
         let sectors = model.update(id, |v| v.history.sectors()).unwrap_or(0);

@@ -281,6 +281,10 @@ impl Pool for ForebayPool {
         Ok(self.pool().resize_volume(name, size_bytes, true).await?)
     }
 
+    async fn rename_volume(&self, name: &str, new: &str) -> Result<(), Refusal> {
+        Ok(self.pool().rename_volume(name, new).await?)
+    }
+
     fn snapshots(&self) -> Vec<String> {
         let of = |volume: String| self.pool().snapshots_of_spec(&format!("{volume}@%"));
         self.volumes().into_iter().flat_map(|volume| of(volume).unwrap_or_default()).collect()
@@ -296,6 +300,17 @@ impl Pool for ForebayPool {
 
     async fn destroy_snapshots(&self, names: &[String]) -> Result<(), Refusal> {
         Ok(self.pool().destroy_snapshots(names).await?)
+    }
+
+    async fn holds(&self) -> BTreeMap<String, Vec<String>> {
+        let pool = self.pool();
+        let short = |name: String| name.rsplit('/').next().unwrap_or(&name).to_owned();
+        let held = pool.list_snapshots().await.into_iter().filter(|s| !s.holds.is_empty());
+        held.map(|snapshot| (short(snapshot.name), snapshot.holds)).collect()
+    }
+
+    async fn hold_snapshot(&self, name: &str, tag: &str, release: bool) -> Result<(), Refusal> {
+        Ok(self.pool().hold_snapshot(name, tag, release).await?)
     }
 
     async fn roll_back(&self, snapshot: &str) -> Result<(), Refusal> {

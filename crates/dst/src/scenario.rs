@@ -254,6 +254,11 @@ pub enum Admin {
         volume: u32,
         sync: Sync,
     },
+    /// Gives a volume another of its names: the one of its creation (0), or a further one.
+    Rename {
+        volume: u32,
+        to: u32,
+    },
     Set {
         property: String,
         value: String,
@@ -286,6 +291,8 @@ pub enum SnapshotJob {
     ReadAll { number: u32 },
     /// Destroys a snapshot.
     Destroy { volume: u32, number: u32 },
+    /// Adds a tag to a snapshot, which then cannot be destroyed; or takes the tag away.
+    Hold { volume: u32, number: u32, tag: u32, release: bool },
     /// Takes a volume back to a snapshot and destroys the newer ones, `in_use` beside its clients.
     RollBack {
         volume: u32,
@@ -341,6 +348,7 @@ impl Admin {
             Admin::Sync { sync: Sync::Standard, .. } => "sync=standard",
             Admin::Sync { sync: Sync::Always, .. } => "sync=always",
             Admin::Sync { sync: Sync::Disabled, .. } => "sync=disabled",
+            Admin::Rename { .. } => "volume renamed",
             Admin::Set { .. } => "property set",
             Admin::Service { .. } => "service set",
             Admin::Scrub => "scrub",
@@ -366,6 +374,8 @@ impl Admin {
             Admin::Snapshot(SnapshotJob::Read { .. }) => "snapshot read",
             Admin::Snapshot(SnapshotJob::ReadAll { .. }) => "snapshots of an instant read",
             Admin::Snapshot(SnapshotJob::Destroy { .. }) => "snapshot destroyed",
+            Admin::Snapshot(SnapshotJob::Hold { release: false, .. }) => "snapshot held",
+            Admin::Snapshot(SnapshotJob::Hold { release: true, .. }) => "snapshot released",
             Admin::Snapshot(SnapshotJob::RollBack { .. }) => "volume rolled back",
             Admin::Snapshot(SnapshotJob::Clone { .. }) => "volume cloned",
             Admin::Snapshot(SnapshotJob::Promote { .. }) => "clone promoted",

@@ -9,7 +9,7 @@ use forebay_units::SECTOR_BYTES;
 use crate::administrator::Administrator;
 use crate::client::read_all_or_fail;
 use crate::history::History;
-use crate::model::{Presence, RollingBack, volume_name};
+use crate::model::{Presence, RollingBack, tag_name, volume_name};
 use crate::scenario::SnapshotJob;
 use crate::subject::{Cause, Pool, Refusal};
 use crate::verdict::Kind;
@@ -27,6 +27,7 @@ impl<P: Pool> Administrator<P> {
             SnapshotJob::ReadAll { number } => return self.read_instant(number).await,
             SnapshotJob::Read { volume, number }
             | SnapshotJob::Destroy { volume, number }
+            | SnapshotJob::Hold { volume, number, .. }
             | SnapshotJob::RollBack { volume, number, .. }
             | SnapshotJob::Clone { volume, number, .. }
             | SnapshotJob::Copy { volume, number, .. } => (volume, number),
@@ -39,6 +40,7 @@ impl<P: Pool> Administrator<P> {
             SnapshotJob::Promote { .. } => None,
             SnapshotJob::Read { .. } => Some(self.read_snapshot(key).await),
             SnapshotJob::Destroy { .. } => Some(self.destroy_snapshot(key).await),
+            SnapshotJob::Hold { tag, release, .. } => self.hold(key, tag, release).await,
             SnapshotJob::RollBack { in_use, .. } => {
                 let owner = self.model.update_snapshot(key, |snapshot| snapshot.owner)?;
                 self.model.usable(owner, 0, 1)?;
@@ -122,9 +124,33 @@ impl<P: Pool> Administrator<P> {
         Ok(())
     }
 
+    /// Adds a tag or takes it away. `None` when that is so already.
+    async fn hold(&self, key: (u32, u32), tag: u32, release: bool) -> Option<Result<(), Refusal>> {
+        let model = &self.model;
+        let may_ask = model.update_snapshot(key, |snapshot| {
+            let may_ask = snapshot.hold_asked.is_none() && snapshot.holds.contains(&tag) == release;
+            snapshot.hold_asked = snapshot.hold_asked.or(may_ask.then_some(tag));
+            snapshot.was_tagged = true;
+            may_ask
+        });
+        may_ask.filter(|may_ask| *may_ask)?;
+        let name = model.snapshot_name(key);
+        let outcome = self.pool.hold_snapshot(&name, &tag_name(tag), release).await;
+        if outcome.is_ok() {
+            model.update_snapshot(key, |snapshot| {
+                snapshot.hold_asked = None;
+                match release {
+                    true => snapshot.holds.remove(&tag),
+                    false => snapshot.holds.insert(tag),
+                }
+            });
+        }
+        Some(outcome)
+    }
+
     async fn destroy_snapshot(&self, key: (u32, u32)) -> Result<(), Refusal> {
         let model = &self.model;
-        let clones = model.clones_of(key);
+        let clones = model.keepers_of(key);
         let name = model.snapshot_name(key);
         self.set_presence(&[key], Presence::Destroying);
         let outcome = self.pool.destroy_snapshots(std::slice::from_ref(&name)).await;
@@ -149,7 +175,7 @@ impl<P: Pool> Administrator<P> {
     ) -> Result<(), Refusal> {
         match (clones, &outcome) {
             (Presence::Present, Ok(())) => {
-                let text = format!("{what} was destroyed although it has clones");
+                let text = format!("{what} was destroyed although it has clones or tags");
                 self.model.object(Kind::Volumes, text);
             }
             (_, Ok(())) => {
@@ -158,7 +184,7 @@ impl<P: Pool> Administrator<P> {
             }
             (Presence::Present, Err(_)) => {
                 self.set_presence(keys, Presence::Present);
-                self.model.count("jobs refused: snapshots with clones", 1);
+                self.model.count("jobs refused: snapshots with clones or tags", 1);
                 return Ok(());
             }
             (Presence::Gone, Err(_)) => {}
@@ -184,7 +210,7 @@ impl<P: Pool> Administrator<P> {
         let mut clones = Presence::Gone;
         for key in &all {
             let presence = model.update_snapshot(*key, |snapshot| snapshot.presence);
-            clones = match (presence, model.clones_of(*key)) {
+            clones = match (presence, model.keepers_of(*key)) {
                 (Some(Presence::Gone) | None, _) | (_, Presence::Gone) => clones,
                 (Some(Presence::Present), Presence::Present) => Presence::Present,
                 _ if clones == Presence::Present => clones,
@@ -246,7 +272,7 @@ impl<P: Pool> Administrator<P> {
             return None;
         }
         model.promotions.borrow_mut().asked = Some(asked);
-        let outcome = self.pool.promote(&volume_name(clone)).await;
+        let outcome = self.pool.promote(&model.name_of(clone)).await;
         let is_refused = outcome.as_ref().is_err_and(|refusal| refusal.cause == Cause::NoSpace);
         if outcome.is_ok() || is_refused {
             let asked = model.promotions.borrow_mut().asked.take();

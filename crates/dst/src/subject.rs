@@ -415,6 +415,11 @@ pub trait Pool: 'static {
     /// Changes the size of a volume. New space reads as zeros.
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal>;
 
+    /// Gives a volume another name, durable on return.
+    async fn rename_volume(&self, name: &str, new: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("{name} cannot become {new}")))
+    }
+
     /// Names of the snapshots that exist, `VOLUME@SNAPSHOT`.
     fn snapshots(&self) -> Vec<String> {
         Vec::new()
@@ -434,6 +439,16 @@ pub trait Pool: 'static {
     /// Destroys snapshots, all or none, durable on return.
     async fn destroy_snapshots(&self, names: &[String]) -> Result<(), Refusal> {
         Err(Refusal::new(format!("there are no snapshots {names:?}")))
+    }
+
+    /// The tags of each snapshot that is held.
+    async fn holds(&self) -> BTreeMap<String, Vec<String>> {
+        BTreeMap::new()
+    }
+
+    /// Adds a tag to a snapshot, or takes it away: durable on return.
+    async fn hold_snapshot(&self, name: &str, tag: &str, release: bool) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("{name} takes no tag {tag}: {release}")))
     }
 
     /// Takes a volume back to a snapshot of it, and destroys the newer ones. Durable on return.

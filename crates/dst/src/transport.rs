@@ -13,7 +13,7 @@ use forebay_nbd::{Client, ExportEntry, ExportHandle, Exports, Limits, Peer, Refu
 use forebay_rt::net;
 use forebay_units::{Nanos, SECTOR_BYTES};
 
-use crate::model::{Model, volume_name};
+use crate::model::Model;
 use crate::subject::Pool;
 use crate::verdict::Kind;
 
@@ -97,12 +97,12 @@ impl<P: Pool> Transport<P> {
     /// Opens a volume if clients may use it now. A missing volume that must exist is a failure.
     pub async fn open(&self, model: &Model, volume: u32, purpose: Purpose) -> Option<Device> {
         model.usable(volume, 0, 1)?;
-        let name = volume_name(volume);
         match self {
             Transport::Direct(pool) => {
-                let device = pool.volume(&name);
+                let device = model.open_by(volume, |name| pool.volume(name));
                 // Until it is answered, a creation may fail, and a destruction takes effect.
                 if device.is_none() && model.must_be_there(volume) {
+                    let name = model.name_of(volume);
                     model.object(Kind::Volumes, format!("{name} is not there"));
                 }
                 device
@@ -116,9 +116,9 @@ impl<P: Pool> Transport<P> {
 
 impl<P: Pool> Transport<P> {
     /// True when a direct call finds the volume.
-    pub fn is_there(&self, volume: u32) -> bool {
+    pub fn is_there(&self, model: &Model, volume: u32) -> bool {
         match self {
-            Transport::Direct(pool) => pool.volume(&volume_name(volume)).is_some(),
+            Transport::Direct(pool) => model.open_by(volume, |name| pool.volume(name)).is_some(),
             Transport::Remote { .. } => false,
         }
     }
@@ -163,7 +163,6 @@ async fn open_remote(
     volume: u32,
     purpose: Purpose,
 ) -> Option<Device> {
-    let name = volume_name(volume);
     let sectors = model.update(volume, |v| v.history.sectors())?;
     let known = connections.borrow().get(&(volume, purpose)).cloned();
     // A client learns a new size only by a new connection.
@@ -177,11 +176,13 @@ async fn open_remote(
         model.object(Kind::Volumes, "the NBD server refused a connection: too many");
         return None;
     }
+    let name = model.name_of(volume);
     let client = match Client::over(here, &name, &format!("nbd {name}")).await {
         Ok(client) => Rc::new(client),
         Err(error) => {
-            // The volume may have been destroyed during the handshake.
-            if model.usable(volume, 0, 1).is_some() {
+            // The volume may have been destroyed during the handshake, or renamed.
+            let has_its_name = model.names_of(volume) == [name];
+            if has_its_name && model.usable(volume, 0, 1).is_some() {
                 model.error_seen("NBD handshake", &error);
             }
             return None;

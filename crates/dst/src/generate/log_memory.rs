@@ -35,8 +35,15 @@ pub(super) fn draw(spec: &mut PoolSpec, level: Level, aim: Aim, rng: &mut Rng) {
     }
 }
 
+/// Adds to a boot what happens to log devices in memory of any kind.
+pub(super) fn apply_all(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
+    apply(boot, plan, commands);
+    apply_mirrored(boot, plan);
+    apply_aim(boot, plan);
+}
+
 /// Adds pauses in which devices are armed, and failures of the power.
-pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
+fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
     if plan.spec.memory_logs == 0 || plan.aim == Aim::Memory {
         return;
     }
@@ -96,7 +103,7 @@ pub(super) fn draw_client(volumes: &[u64], rng: &mut Rng) -> Vec<Act> {
 
 /// Turns a boot into one of the aim "memory": restores and saves take as long as many writes, the
 /// line comes and goes, and the power fails at any instant of that.
-pub(super) fn apply_aim(boot: &mut Boot, plan: &BootPlan<'_>) {
+fn apply_aim(boot: &mut Boot, plan: &BootPlan<'_>) {
     if plan.aim != Aim::Memory {
         return;
     }
@@ -141,7 +148,7 @@ pub(super) fn draw_mirrored(spec: &mut PoolSpec, level: Level, aim: Aim, rng: &m
 }
 
 /// Loses memory that only a mirror protects, takes it in again, and takes its other side away.
-pub(super) fn apply_mirrored(boot: &mut Boot, plan: &BootPlan<'_>) {
+fn apply_mirrored(boot: &mut Boot, plan: &BootPlan<'_>) {
     let rng = &mut plan.seed.derive("mirrored memory").rng();
     if plan.spec.mirrored_memory == 0 {
         return;

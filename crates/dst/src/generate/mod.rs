@@ -23,12 +23,14 @@ mod cache_disks;
 mod canceled;
 mod clients;
 mod constraints;
+mod holds;
 mod log_memory;
 mod object_stores;
 mod parts;
 mod races;
 mod refusals;
 mod remote_log;
+mod renames;
 mod returns;
 mod rewinds;
 mod sharing;
@@ -183,9 +185,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         suspension::apply(&mut boot, &plan, commands().min(1 << 12));
         takeovers::apply(&mut boot, &plan, level, commands().min(1 << 12));
         cache_disks::apply(&mut boot, &plan, commands());
-        log_memory::apply(&mut boot, &plan, commands().min(1 << 12));
-        log_memory::apply_mirrored(&mut boot, &plan);
-        log_memory::apply_aim(&mut boot, &plan);
+        log_memory::apply_all(&mut boot, &plan, commands().min(1 << 12));
         if class.has_succession() && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
             returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
@@ -193,6 +193,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         remote_log::apply(&mut boot, &plan, commands().min(1 << 12));
         snapshots.apply(&mut boot, &plan);
         sharing::apply(&mut boot, &plan);
+        renames::apply(&mut boot, &plan);
         boot
     };
     let mut boots: Vec<Boot> = (0..boots).map(draw_one).collect();
@@ -479,12 +480,18 @@ fn draw_small_spec(seed: Seed) -> PoolSpec {
     PoolSpec { raid, data_disks, ..draw_spec(seed) }
 }
 
-/// Gives some pools two groups, and some two log rings.
+/// Gives some pools two to four groups, and some two log rings.
 fn add_groups_and_rings(spec: &mut PoolSpec, rng: &mut Rng) {
     let (groups, rings) = (rng.chance(150), rng.chance(200));
     if groups && spec.data_disks <= 5 {
         spec.groups = 2;
         spec.data_disks *= 2;
+    }
+    // Only from here on, so that other pools stay as they are.
+    if spec.groups == 2 && spec.data_disks <= 8 && rng.chance(500) {
+        let width = spec.data_disks / 2;
+        spec.groups = rng.between(3, 4) as usize;
+        spec.data_disks = width * spec.groups;
     }
     spec.log = match spec.log {
         LogShape::One if rings => LogShape::Two,

@@ -5,7 +5,7 @@ use forebay_sim::{Latency, Rng, Seed};
 
 use super::aim::Aim;
 use super::boot::{BootPlan, Size};
-use super::{Class, Constraints, wide_volumes};
+use super::{Class, Constraints, holds, wide_volumes};
 use crate::scenario::{Act, Admin, Boot, Copying, SnapshotJob, TimedFault};
 use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
@@ -14,9 +14,9 @@ use crate::subject::Manage;
 /// How many of a thousand scenarios of other aims have snapshots.
 const SNAPSHOTS_PER_MILLE: u64 = 200;
 /// The number of the first clone, beyond the volumes that other jobs create.
-const FIRST_CLONE: u32 = 1000;
+pub(super) const FIRST_CLONE: u32 = 1000;
 /// Clones of a scenario.
-const MOST_CLONES: u32 = 6;
+pub(super) const MOST_CLONES: u32 = 6;
 /// Fewer than so many snapshots are sent in a boot.
 const MOST_COPIES: u64 = 4;
 /// Snapshots that a scenario asks for.
@@ -34,6 +34,8 @@ pub(super) struct Workload {
     next_clone: u32,
     /// Snapshots are sent and received.
     sends: bool,
+    /// Snapshots get tags.
+    holds: bool,
     /// Volumes that were received, each with its source and the number of its last snapshot.
     copies: Vec<(u32, u32, u32)>,
 }
@@ -73,6 +75,8 @@ impl Workload {
             next_clone: FIRST_CLONE,
             // A stream ends with a suspension, and what it leaves is not known exactly.
             sends: !matches!(class.aim, Aim::Rewind | Aim::Suspension | Aim::Takeover),
+            // Which tags the owner before was told of is not compared.
+            holds: class.aim != Aim::Takeover,
             copies: Vec::new(),
         }
     }
@@ -108,6 +112,9 @@ impl Workload {
             for _ in 0..rng.below(MOST_COPIES) {
                 self.copy(&mut boot.admin, rng);
             }
+        }
+        if self.holds {
+            holds::apply(boot, &self.taken, &mut plan.seed.derive("holds").rng());
         }
     }
 

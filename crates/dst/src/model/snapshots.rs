@@ -1,7 +1,13 @@
 //! What the administrator knows of snapshots.
 
-use super::{Model, Presence, volume_name};
+use std::collections::BTreeSet;
+
+use super::{Model, Presence};
 use crate::history::History;
+use crate::verdict::Kind;
+
+/// Tags that a snapshot may have.
+const MOST_TAGS: u32 = 3;
 
 /// What the administrator knows of one snapshot.
 #[derive(Clone)]
@@ -14,15 +20,24 @@ pub struct SnapshotModel {
     pub is_recent: bool,
     /// Clones of it.
     pub clones: Vec<u32>,
+    /// Its tags.
+    pub holds: BTreeSet<u32>,
+    /// A tag that is added or taken away, without an answer so far.
+    pub hold_asked: Option<u32>,
+    /// It had a tag.
+    pub was_tagged: bool,
+    /// Its tags may be older ones.
+    is_doubtful: bool,
     /// The volume that has it: another one than it was taken of after a promotion.
     pub owner: u32,
     /// When it was asked for, by the clock of the volume's history.
     asked: u64,
 }
 
-/// The name of snapshot `number` of volume `volume`.
-fn snapshot_name(volume: u32, number: u32) -> String {
-    format!("{}@s{number}", volume_name(volume))
+/// The name of a tag.
+#[must_use]
+pub fn tag_name(tag: u32) -> String {
+    format!("t{tag}")
 }
 
 /// The promotions since the last import.
@@ -50,7 +65,12 @@ impl Model {
     #[must_use]
     pub fn snapshot_name(&self, key: (u32, u32)) -> String {
         let owner = self.update_snapshot(key, |snapshot| snapshot.owner);
-        snapshot_name(owner.unwrap_or(key.0), key.1)
+        self.named(owner.unwrap_or(key.0), key.1)
+    }
+
+    /// The name of snapshot `number` of volume `volume`.
+    fn named(&self, volume: u32, number: u32) -> String {
+        format!("{}@s{number}", self.name_of(volume))
     }
 
     /// The origin of a volume that must be a clone, and the volume that has it.
@@ -85,7 +105,7 @@ impl Model {
     /// effect, and with `may_be_older` whether answered ones are undone. An origin is listed by one
     /// of two names; all that moves goes with it.
     pub fn settle_promotions(&self, names: &[String], may_be_older: bool) {
-        let has = |owner: u32, number: u32| names.contains(&snapshot_name(owner, number));
+        let has = |owner: u32, number: u32| names.contains(&self.named(owner, number));
         let Promotions { asked, answered } = self.promotions.take();
         if let Some(asked) = asked.filter(|asked| has(asked.clone, asked.origin.1)) {
             self.promoted(&asked);
@@ -108,6 +128,10 @@ impl Model {
             contents: None,
             is_recent: true,
             clones: Vec::new(),
+            holds: BTreeSet::new(),
+            hold_asked: None,
+            was_tagged: false,
+            is_doubtful: false,
             owner: volume,
             asked,
         };
@@ -158,23 +182,57 @@ impl Model {
     }
 
     /// Whether there must be (`Present`), may be (`Creating`) or cannot be (`Gone`) a clone of a
-    /// snapshot.
+    /// snapshot or a tag that keeps it.
     #[must_use]
-    pub fn clones_of(&self, key: (u32, u32)) -> Presence {
+    pub fn keepers_of(&self, key: (u32, u32)) -> Presence {
+        let tagged = self.update_snapshot(key, |s| match (s.hold_asked, s.holds.is_empty()) {
+            (Some(asked), _) if s.holds.iter().all(|held| *held == asked) => Presence::Creating,
+            (_, false) => Presence::Present,
+            (_, true) => Presence::Gone,
+        });
         let clones = self.update_snapshot(key, |s| s.clones.clone()).unwrap_or_default();
         let volumes = self.volumes.borrow();
         let presences = clones.iter().filter_map(|clone| volumes.get(clone)).map(|v| v.presence);
-        presences.fold(Presence::Gone, |all, one| match (all, one) {
+        presences.fold(tagged.unwrap_or(Presence::Gone), |all, one| match (all, one) {
             (Presence::Present, _) | (_, Presence::Present) => Presence::Present,
             (Presence::Gone, Presence::Gone) => Presence::Gone,
             _ => Presence::Creating,
         })
     }
 
+    /// True when a snapshot had a tag.
+    #[must_use]
+    pub fn has_tags(&self) -> bool {
+        self.snapshots.borrow().values().any(|snapshot| snapshot.was_tagged)
+    }
+
+    /// After an import that shows these tags of a snapshot: objects unless they are those that were
+    /// set, but for the one that was asked for. With `may_be_older` they count as they are.
+    pub fn settle_holds(&self, key: (u32, u32), found: &[String], may_be_older: bool) {
+        let name = self.snapshot_name(key);
+        self.update_snapshot(key, |snapshot| {
+            let asked = snapshot.hold_asked.take();
+            let all: Vec<u32> = (0..MOST_TAGS).collect();
+            let is_found = |tag: &u32| found.contains(&tag_name(*tag));
+            let differ = |tag: &u32| is_found(tag) != snapshot.holds.contains(tag);
+            let wrong = all.iter().find(|tag| differ(tag) && Some(**tag) != asked);
+            if let Some(wrong) = wrong.filter(|_| !may_be_older && !snapshot.is_doubtful) {
+                let (tag, found) = (tag_name(*wrong), is_found(wrong));
+                let text = format!("{name} has tag {tag}: {found}, and it was set otherwise");
+                self.object(Kind::Volumes, text);
+            }
+            snapshot.holds = all.into_iter().filter(is_found).collect();
+            snapshot.is_doubtful = false;
+        });
+    }
+
     /// An import goes back to an earlier root: what was done since the last import may be undone.
     pub fn doubt_recent_snapshots(&self) {
-        for snapshot in self.snapshots.borrow_mut().values_mut().filter(|s| s.is_recent) {
-            snapshot.presence = Presence::Destroying;
+        for snapshot in self.snapshots.borrow_mut().values_mut() {
+            snapshot.is_doubtful = true;
+            if snapshot.is_recent {
+                snapshot.presence = Presence::Destroying;
+            }
         }
     }
 }

@@ -1,0 +1,41 @@
+//! Tags of snapshots: set, taken away, and in the way of what would destroy a snapshot.
+
+use forebay_sim::Rng;
+
+use crate::scenario::{Admin, Boot, SnapshotJob};
+
+/// How many of a thousand boots of scenarios with snapshots have tags.
+const BOOTS_PER_MILLE: u64 = 400;
+/// Fewer than so many tags are set and taken away in a boot.
+const MOST_JOBS: u64 = 8;
+/// Tags of a snapshot.
+const TAGS: u64 = 3;
+
+/// Sets tags of the snapshots `taken` and takes them away, between the other jobs of a boot.
+pub(super) fn apply(boot: &mut Boot, taken: &[(u32, u32)], rng: &mut Rng) {
+    if taken.is_empty() || !rng.chance(BOOTS_PER_MILLE) {
+        return;
+    }
+    let from = taken.len().saturating_sub(6) as u64;
+    for _ in 0..rng.between(1, MOST_JOBS) {
+        let (volume, number) = taken[rng.between(from, taken.len() as u64 - 1) as usize];
+        let is_its = |job: &Admin| match job {
+            Admin::Snapshot(SnapshotJob::Take { number: taken, .. }) => *taken == number,
+            _ => false,
+        };
+        let first = boot.admin.iter().position(is_its).map_or(0, |at| at + 1);
+        let at = first + rng.below((boot.admin.len() - first) as u64 + 1) as usize;
+        let (tag, release) = (rng.below(TAGS) as u32, rng.chance(350));
+        let hold = SnapshotJob::Hold { volume, number, tag, release };
+        let pause = Admin::Pause { ns: 1 << rng.between(12, 22) };
+        let mut jobs = vec![pause, Admin::Snapshot(hold)];
+        if rng.chance(200) {
+            // What would take it along with others, or by itself.
+            jobs.push(Admin::Snapshot(match rng.chance(500) {
+                true => SnapshotJob::Destroy { volume, number },
+                false => SnapshotJob::RollBack { volume, number, in_use: false },
+            }));
+        }
+        boot.admin.splice(at..at, jobs);
+    }
+}

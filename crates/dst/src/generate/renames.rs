@@ -1,0 +1,39 @@
+//! Volumes that get another name while clients are connected to them.
+
+use super::aim::Aim;
+use super::boot::BootPlan;
+use super::snapshots::{FIRST_CLONE, MOST_CLONES};
+use crate::scenario::{Admin, Boot, SnapshotJob};
+
+/// How many of a thousand boots with an administrator have volumes renamed.
+const BOOTS_PER_MILLE: u64 = 200;
+/// Most volumes that are renamed in a boot.
+const MOST_RENAMES: u64 = 5;
+/// Names of a volume, the first one with it.
+const NAMES: u64 = 4;
+
+/// Renames volumes between the jobs of a boot.
+pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
+    let constraints = plan.constraints;
+    let is_usual = constraints.manage && constraints.acts.is_none() && constraints.spec.is_none();
+    // Which names the owner before was told of is not compared.
+    let is_alone = plan.aim != Aim::Takeover && boot.takeover.is_none();
+    let rng = &mut plan.seed.derive("renames").rng();
+    if boot.admin.is_empty() || !is_usual || !is_alone || !rng.chance(BOOTS_PER_MILLE) {
+        return;
+    }
+    let has_snapshots = |job: &Admin| matches!(job, Admin::Snapshot(SnapshotJob::Clone { .. }));
+    let has_clones = boot.admin.iter().any(has_snapshots);
+    for _ in 0..rng.between(1, MOST_RENAMES) {
+        let at = rng.below(boot.admin.len() as u64 + 1) as usize;
+        let volume = match rng.below(10) {
+            0..3 if has_clones => FIRST_CLONE + rng.below(u64::from(MOST_CLONES)) as u32,
+            // With those that jobs create.
+            3 => rng.below(plan.volumes.len() as u64 + 4) as u32,
+            _ => rng.below(plan.volumes.len() as u64) as u32,
+        };
+        let rename = Admin::Rename { volume, to: rng.below(NAMES) as u32 };
+        let pause = Admin::Pause { ns: 1 << rng.between(12, 24) };
+        boot.admin.splice(at..at, [pause, rename]);
+    }
+}
