@@ -159,6 +159,7 @@ impl<P: Pool> Administrator<P> {
         let outcome = self.pool.rename_volume(&name, &new).await;
         if outcome.is_ok() {
             self.model.renamed(volume);
+            self.model.judge_late_job(volume);
         }
         Some(outcome)
     }

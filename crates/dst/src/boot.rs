@@ -356,7 +356,7 @@ impl<S: Subject> BootContext<S> {
         }
         let mut imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
         let is_elsewhere = |refusal: &Refusal| refusal.cause.is_other_machine();
-        if scenario.spec.in_objects && imported.as_ref().err().is_some_and(is_elsewhere) {
+        if scenario.spec.has_stores() && imported.as_ref().err().is_some_and(is_elsewhere) {
             // A heartbeat of the machine before was on its way to the store.
             rt::sleep(LATE_REQUESTS).await;
             imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;

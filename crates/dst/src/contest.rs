@@ -422,7 +422,7 @@ impl Turns<'_> {
         let (at, buckets) = (self.now + self.lands_after, self.disks.buckets.clone());
         self.lands_after = self.lands_after.min(LATER_HELD);
         self.next.run(async move {
-            buckets.iter().for_each(|bucket| bucket.overtake());
+            buckets.iter().for_each(|(_, bucket)| bucket.overtake());
             rt::spawn(async move {
                 rt::sleep_until(at).await;
                 late.into_iter().for_each(|held| world.land(held));

@@ -59,8 +59,8 @@ pub struct Disks {
     pub(crate) machine: Machine,
     /// The networks to log disks on other hosts.
     pub(crate) networks: Networks,
-    /// The stores of data disks that are in object stores.
-    pub(crate) buckets: Vec<Rc<Bucket>>,
+    /// The disks that are in object stores, and their stores.
+    pub(crate) buckets: Vec<(usize, Rc<Bucket>)>,
     /// Objects that they have lost.
     lost_objects: Rc<Cell<u64>>,
 }
@@ -142,7 +142,8 @@ impl Disks {
             }
             *device = self.machine.open(device).await;
         }
-        for (device, bucket) in devices.iter_mut().zip(&self.buckets) {
+        for (disk, bucket) in &self.buckets {
+            let device = &mut devices[*disk];
             *device = object_stores::open(bucket, device.name(), spec.data_bytes).await;
         }
         for disk in spec.mirrored_memory_disks() {
@@ -154,7 +155,8 @@ impl Disks {
     /// The devices as another machine has them, beside the one that has the pool.
     pub(crate) async fn open_on_other(&self, spec: &PoolSpec) -> Vec<Device> {
         let mut devices = self.devices();
-        for (device, bucket) in devices.iter_mut().zip(&self.buckets) {
+        for (disk, bucket) in &self.buckets {
+            let device = &mut devices[*disk];
             let machine = (OTHER_HOST, spec.data_bytes);
             *device = object_stores::open_on(bucket, device.name(), machine).await;
         }
@@ -267,7 +269,7 @@ impl Disks {
     /// Has the store of the data disk lose objects at their commands.
     pub(crate) fn schedule_losses(&self, losses: &[TimedLoss]) {
         for loss in losses {
-            let Some(bucket) = self.buckets.first().cloned() else { continue };
+            let Some((_, bucket)) = self.buckets.first().cloned() else { continue };
             let (struck, strikes) = (self.struck.clone(), self.strikes.clone());
             let (coverage, pick) = (self.coverage.clone(), loss.pick);
             let lost = self.lost_objects.clone();

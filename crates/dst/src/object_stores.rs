@@ -1,4 +1,4 @@
-//! Data disks in object stores: the product's device over simulated stores.
+//! Disks in object stores: the product's device over simulated stores.
 //!
 //! What always holds: a store is on no machine, so a power cut takes nothing of it; requests that
 //! are on their way then come late, or never.
@@ -17,9 +17,8 @@ use crate::subject::PoolSpec;
 /// The machine that the pool is on.
 const HOST: u64 = 1;
 
-/// The store of each data disk; none if they are not in object stores.
-pub(crate) fn of(spec: &PoolSpec, world: &Rc<World>) -> Vec<Rc<Bucket>> {
-    let disks = if spec.in_objects { spec.data_disks } else { 0 };
+/// The disks that are in object stores, and their stores.
+pub(crate) fn of(spec: &PoolSpec, world: &Rc<World>) -> Vec<(usize, Rc<Bucket>)> {
     let store = |disk: usize| {
         let seed = world.seed().derive("store").derive(&disk.to_string());
         let rng = &mut seed.rng();
@@ -36,9 +35,9 @@ pub(crate) fn of(spec: &PoolSpec, world: &Rc<World>) -> Vec<Rc<Bucket>> {
                 down: false,
             },
         };
-        Bucket::beside(world, disk, config, seed)
+        (disk, Bucket::beside(world, disk, config, seed))
     };
-    (0..disks).map(store).collect()
+    (0..spec.disks()).filter(|disk| spec.is_in_store(*disk)).map(store).collect()
 }
 
 /// Loses one of the objects with blocks. Returns whether there was one.

@@ -130,7 +130,7 @@ impl<S: Subject> Run<S> {
     pub fn fork(&self) -> Self {
         let disks = Rc::new(Disks::new(&self.scenario));
         disks.world.restore(&self.disks.world.image());
-        for (bucket, other) in disks.buckets.iter().zip(&self.disks.buckets) {
+        for ((_, bucket), (_, other)) in disks.buckets.iter().zip(&self.disks.buckets) {
             bucket.restore(other);
         }
         disks.struck.borrow_mut().clone_from(&self.disks.struck.borrow());

@@ -144,6 +144,7 @@ impl<P: Pool> Administrator<P> {
                     false => snapshot.holds.insert(tag),
                 }
             });
+            model.judge_late_snapshot(key);
         }
         Some(outcome)
     }
@@ -302,6 +303,7 @@ impl<P: Pool> Administrator<P> {
             Err(_) => Presence::Destroying,
         };
         model.update(clone, |v| v.presence = presence);
+        model.judge_late_job(clone);
         outcome
     }
 }

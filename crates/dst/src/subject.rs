@@ -13,6 +13,10 @@ use crate::coverage::Activity;
 use crate::remote_log::RemoteLog;
 use crate::scenario::Copying;
 
+pub use services::{DEDUP_ON, DEDUP_VERIFY, LZ4, SERVICES};
+
+mod services;
+
 /// How data is spread over the data disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Raid {
@@ -123,6 +127,9 @@ pub struct PoolSpec {
     /// Data disks are in object stores.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_objects: bool,
+    /// Data disks and spares that are in object stores as well, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<usize>,
     /// Size of a data disk, spare or cache device.
     pub data_bytes: u64,
     /// Size of a log disk.
@@ -135,22 +142,6 @@ pub struct PoolSpec {
     /// Seed for what the subject draws when it creates a pool, such as its id.
     pub seed: u64,
 }
-
-/// Values of `dedup_index_size` that say what a pool does with its sparse volumes and clones: each
-/// with the properties that they get.
-pub const SERVICES: [(&str, &[(&str, &str)]); 5] = [
-    (DEDUP_ON, &[("dedup", "on")]),
-    (DEDUP_VERIFY, &[("dedup", "verify")]),
-    (LZ4, &[("compression", "lz4")]),
-    ("4M", &[("compression", "zstd-1"), ("dedup", "on")]),
-    ("5M", &[("compression", "lz4"), ("dedup", "verify")]),
-];
-/// Sparse volumes and clones are compressed.
-pub const LZ4: &str = "3M";
-/// A pool whose `dedup_index_size` has this value de-duplicates its sparse volumes and clones.
-pub const DEDUP_ON: &str = "1M";
-/// As [`DEDUP_ON`]; contents are compared.
-pub const DEDUP_VERIFY: &str = "2M";
 
 fn is_zero(count: &usize) -> bool {
     *count == 0
@@ -177,6 +168,18 @@ impl PoolSpec {
     pub fn ring_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let (log, sides) = (self.log_range(), self.log.sides());
         log.step_by(sides).map(move |first| first..first + sides)
+    }
+
+    /// True when a disk is in an object store.
+    #[must_use]
+    pub fn is_in_store(&self, disk: usize) -> bool {
+        (self.in_objects && disk < self.data_disks) || self.stores.contains(&disk)
+    }
+
+    /// True when some disks are in object stores.
+    #[must_use]
+    pub fn has_stores(&self) -> bool {
+        self.in_objects || !self.stores.is_empty()
     }
 
     /// Number of all disks: data, then log, then spares, then cache devices.

@@ -12,7 +12,7 @@ const MOST_JOBS: u64 = 8;
 const TAGS: u64 = 3;
 
 /// Sets tags of the snapshots `taken` and takes them away, between the other jobs of a boot.
-pub(super) fn apply(boot: &mut Boot, taken: &[(u32, u32)], rng: &mut Rng) {
+pub(super) fn apply(boot: &mut Boot, taken: &[(u32, u32)], may_roll_back: bool, rng: &mut Rng) {
     if taken.is_empty() || !rng.chance(BOOTS_PER_MILLE) {
         return;
     }
@@ -31,7 +31,7 @@ pub(super) fn apply(boot: &mut Boot, taken: &[(u32, u32)], rng: &mut Rng) {
         let mut jobs = vec![pause, Admin::Snapshot(hold)];
         if rng.chance(200) {
             // What would take it along with others, or by itself.
-            jobs.push(Admin::Snapshot(match rng.chance(500) {
+            jobs.push(Admin::Snapshot(match !may_roll_back || rng.chance(500) {
                 true => SnapshotJob::Destroy { volume, number },
                 false => SnapshotJob::RollBack { volume, number, in_use: false },
             }));

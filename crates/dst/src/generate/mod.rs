@@ -194,22 +194,23 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         snapshots.apply(&mut boot, &plan);
         sharing::apply(&mut boot, &plan);
         renames::apply(&mut boot, &plan);
+        object_stores::attach(&mut boot, &plan);
         boot
     };
     let mut boots: Vec<Boot> = (0..boots).map(draw_one).collect();
     rot_map_in(&mut boots, &spec, level, &mut seed.derive("map rot").rng());
-    let is_loud = class.has_succession() && (level == Level::CrashOnly || chain.is_loud);
+    let in_turn = class.has_succession() && (level == Level::CrashOnly || chain.is_loud);
     Scenario {
         version: VERSION,
         description: String::new(),
         seed: seed.0,
+        is_loud: in_turn || object_stores::has_copies(&spec),
         spec,
         demand: level.demand(),
         volumes,
         sparse,
         sync,
         gaps,
-        is_loud,
         counts_leaks: matches!(class.aim, Aim::Refusals | Aim::Canceled),
         keeps_disks: level == Level::CrashOnly && keeps_disks(class.aim, &boots),
         boots: takeovers::spare_after_cuts(boots),
@@ -218,7 +219,9 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
 
 /// True when no fault of the boots is a reason to put a disk out of use.
 fn keeps_disks(aim: Aim, boots: &[Boot]) -> bool {
-    matches!(aim, Aim::Blocked | Aim::Takeover) && !cuts_off(boots)
+    let mut jobs = boots.iter().flat_map(|boot| &boot.admin);
+    let is_any_out = jobs.any(|job| !job.taken().is_empty());
+    matches!(aim, Aim::Blocked | Aim::Takeover) && !cuts_off(boots) && !is_any_out
 }
 
 /// Draws the disks that faults strike.
@@ -302,12 +305,12 @@ fn draw_stock(
         }
         _ => {}
     }
-    draw_services(spec, seed, (class, level));
+    draw_services(spec, seed, (class, level), constraints.manage);
     Stock { volumes, sparse, sync, gaps }
 }
 
 /// Draws caches, what the pool does with blocks of sparse volumes, and special devices.
-fn draw_services(spec: &mut PoolSpec, seed: Seed, (class, level): (Class, Level)) {
+fn draw_services(spec: &mut PoolSpec, seed: Seed, (class, level): (Class, Level), manages: bool) {
     draw_cache(spec, &mut seed.derive("cache").rng());
     if class.aim != Aim::Sharing {
         draw_dedup(spec, &mut seed.derive("dedup").rng());
@@ -315,6 +318,10 @@ fn draw_services(spec: &mut PoolSpec, seed: Seed, (class, level): (Class, Level)
     }
     if class.is_free {
         object_stores::draw(spec, level, class.aim, &mut seed.derive("object stores").rng());
+    }
+    if class.is_free && manages {
+        let rng = &mut seed.derive("copies in stores").rng();
+        object_stores::draw_copies(spec, level, class.aim, rng);
     }
     if class.is_free && class.aim != Aim::Takeover {
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
@@ -464,6 +471,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         remote_logs: 0,
         mirrored_memory: 0,
         in_objects: false,
+        stores: Vec::new(),
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,

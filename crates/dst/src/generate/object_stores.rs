@@ -5,8 +5,8 @@ use forebay_sim::Rng;
 use super::aim::Aim;
 use super::boot::BootPlan;
 use crate::fault_plan::Level;
-use crate::scenario::TimedLoss;
-use crate::subject::{LogShape, PoolSpec};
+use crate::scenario::{Act, Admin, Boot, TimedLoss};
+use crate::subject::{LogShape, Manage, PoolSpec, Raid};
 
 /// How many of a thousand scenarios with one data disk have it in an object store.
 const OBJECTS_PER_MILLE: u64 = 500;
@@ -33,6 +33,73 @@ pub(super) fn draw(spec: &mut PoolSpec, level: Level, aim: Aim, rng: &mut Rng) {
             spec.log = LogShape::One;
         }
         spec.properties.insert("device_timeout".to_owned(), "3600".to_owned());
+    }
+}
+
+/// Has some pools of one disk or of a mirror take in a copy that is in an object store, or a disk
+/// as a copy of one that is.
+pub(super) fn draw_copies(spec: &mut PoolSpec, level: Level, aim: Aim, rng: &mut Rng) {
+    let is_usual = matches!(aim, Aim::Mixed | Aim::Objects | Aim::Parts | Aim::Snapshots);
+    let takes_copies = spec.data_disks == 1 || spec.raid == Raid::Mirror;
+    let is_plain = spec.hot_spares == 0 && spec.groups == 1 && spec.remote_logs == 0;
+    if level != Level::CrashOnly || !is_usual || !takes_copies || !is_plain {
+        return;
+    }
+    let per_mille = if spec.in_objects { 500 } else { 250 };
+    if spec.data_disks > 2 || spec.spare_disks > 1 || !rng.chance(per_mille) {
+        return;
+    }
+    spec.spare_disks = 1;
+    if spec.log == LogShape::None {
+        spec.log = LogShape::One;
+    }
+    if !spec.in_objects || rng.chance(400) {
+        spec.stores.push(spec.hot_spare_range().end);
+    }
+    spec.properties.insert("device_timeout".to_owned(), "3600".to_owned());
+    if rng.chance(600) {
+        let rate = *rng.pick(&["1M", "4M", "16M"]);
+        spec.properties.insert("scan_rate".to_owned(), rate.to_owned());
+    }
+    if rng.chance(500) {
+        // A group goes to segments beside the root of the one before.
+        spec.properties.insert("dirty_limit".to_owned(), "4M".to_owned());
+    }
+}
+
+/// True when a pool gets copies of [`draw_copies`].
+pub(super) fn has_copies(spec: &PoolSpec) -> bool {
+    !spec.stores.is_empty() || (spec.in_objects && spec.spare_disks > 0)
+}
+
+/// Attaches the copy, mostly in the middle of the other jobs; detaches it, or what it is a copy of,
+/// and attaches it again.
+pub(super) fn attach(boot: &mut Boot, plan: &BootPlan<'_>) {
+    if !has_copies(plan.spec) {
+        return;
+    }
+    let rng = &mut plan.seed.derive("attached stores").rng();
+    let spare = plan.spec.hot_spare_range().end;
+    let first = plan.spec.data_disks - 1;
+    let mut at = 0;
+    for _ in 0..rng.between(1, 3) {
+        let what = match rng.below(10) {
+            0 => Manage::DetachCopy(first),
+            1 | 2 => Manage::DetachCopy(spare),
+            3 => Manage::AttachCopy(spare, first),
+            _ => Manage::AttachCopy(first, spare),
+        };
+        let pause = Admin::Pause { ns: 1 << rng.between(14, 30) };
+        at += rng.below((boot.admin.len() - at) as u64 + 1) as usize;
+        boot.admin.splice(at..at, [pause, Admin::Manage(what)]);
+        at += 2;
+    }
+    // A rebuild takes a while.
+    for acts in &mut boot.clients {
+        if rng.chance(400) {
+            let at = rng.below(acts.len() as u64 + 1) as usize;
+            acts.insert(at, Act::Pause { ns: 1 << rng.between(24, 31) });
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Volumes that get another name while clients are connected to them.
 
-use super::aim::Aim;
 use super::boot::BootPlan;
 use super::snapshots::{FIRST_CLONE, MOST_CLONES};
 use crate::scenario::{Admin, Boot, SnapshotJob};
@@ -16,10 +15,8 @@ const NAMES: u64 = 4;
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
     let constraints = plan.constraints;
     let is_usual = constraints.manage && constraints.acts.is_none() && constraints.spec.is_none();
-    // Which names the owner before was told of is not compared.
-    let is_alone = plan.aim != Aim::Takeover && boot.takeover.is_none();
     let rng = &mut plan.seed.derive("renames").rng();
-    if boot.admin.is_empty() || !is_usual || !is_alone || !rng.chance(BOOTS_PER_MILLE) {
+    if boot.admin.is_empty() || !is_usual || !rng.chance(BOOTS_PER_MILLE) {
         return;
     }
     let has_snapshots = |job: &Admin| matches!(job, Admin::Snapshot(SnapshotJob::Clone { .. }));

@@ -19,7 +19,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
     let rng = &mut plan.seed.derive("slow labels").rng();
     // There a fault begins an outage, a heartbeat must be in time, or no disk may be slow.
     let is_apart = matches!(plan.aim, Aim::Suspension | Aim::Takeover | Aim::Blocked);
-    if is_apart || plan.spec.in_objects || !rng.chance(BOOTS_PER_MILLE) {
+    if is_apart || plan.spec.has_stores() || !rng.chance(BOOTS_PER_MILLE) {
         return;
     }
     let max_ns = 1 << rng.between(20, 28);

@@ -26,16 +26,16 @@ const MOST_SNAPSHOTS: u32 = 24;
 pub(super) struct Workload {
     /// Jobs a boot, at least and at most.
     jobs: (u64, u64),
-    /// Volumes are cloned and rolled back.
+    /// Volumes are cloned.
     branches: bool,
+    /// Volumes are rolled back, and clones promoted.
+    rolls_back: bool,
     taken: Vec<(u32, u32)>,
     next_number: u32,
     clones: Vec<u32>,
     next_clone: u32,
     /// Snapshots are sent and received.
     sends: bool,
-    /// Snapshots get tags.
-    holds: bool,
     /// Volumes that were received, each with its source and the number of its last snapshot.
     copies: Vec<(u32, u32, u32)>,
 }
@@ -68,15 +68,14 @@ impl Workload {
             jobs,
             // A rewind takes volumes back to a state that is not known exactly. So does a rollback
             // of which two owners are told.
-            branches: !matches!(class.aim, Aim::Rewind | Aim::Takeover),
+            branches: class.aim != Aim::Rewind,
+            rolls_back: !matches!(class.aim, Aim::Rewind | Aim::Takeover),
             taken: Vec::new(),
             next_number: 0,
             clones: Vec::new(),
             next_clone: FIRST_CLONE,
             // A stream ends with a suspension, and what it leaves is not known exactly.
             sends: !matches!(class.aim, Aim::Rewind | Aim::Suspension | Aim::Takeover),
-            // Which tags the owner before was told of is not compared.
-            holds: class.aim != Aim::Takeover,
             copies: Vec::new(),
         }
     }
@@ -103,7 +102,7 @@ impl Workload {
             at += 2;
         }
         grow_after_rollbacks(boot, plan);
-        if self.branches {
+        if self.rolls_back {
             roll_back_in_use(boot, plan);
         }
         overwrite_all(boot, plan);
@@ -113,9 +112,8 @@ impl Workload {
                 self.copy(&mut boot.admin, rng);
             }
         }
-        if self.holds {
-            holds::apply(boot, &self.taken, &mut plan.seed.derive("holds").rng());
-        }
+        let may_roll_back = self.rolls_back;
+        holds::apply(boot, &self.taken, may_roll_back, &mut plan.seed.derive("holds").rng());
     }
 
     /// Puts the job of sending a snapshot after the one that takes it: whole, or since the last
@@ -170,7 +168,7 @@ impl Workload {
                 let (volume, number) = pick(&self.taken, rng)?;
                 SnapshotJob::Destroy { volume, number }
             }
-            15 if self.branches => {
+            15 if self.rolls_back => {
                 let (volume, number) = pick(&self.taken, rng)?;
                 SnapshotJob::RollBack { volume, number, in_use: false }
             }
@@ -183,7 +181,7 @@ impl Workload {
             }
             _ if self.branches && !self.clones.is_empty() => {
                 let at = rng.below(self.clones.len() as u64) as usize;
-                if rng.chance(600) {
+                if self.rolls_back && rng.chance(600) {
                     let job = SnapshotJob::Promote { clone: self.clones[at] };
                     return Some(Admin::Snapshot(job));
                 }

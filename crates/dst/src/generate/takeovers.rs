@@ -8,7 +8,7 @@ use super::boot::{BootPlan, change_volumes, commits};
 use super::clients::draw_client;
 use crate::fault_plan::Level;
 use crate::scenario::{
-    Act, Attempt, Boot, Crash, CutOff, Fates, Stand, StandEnd, Takeover, TimedFault,
+    Act, Admin, Attempt, Boot, Crash, CutOff, Fates, Stand, StandEnd, Takeover, TimedFault,
 };
 use crate::subject::{PoolSpec, Raid};
 
@@ -22,6 +22,8 @@ const MAX_HELD_MS: u64 = 6_500;
 const TAKEOVERS_PER_MILLE: u64 = 800;
 /// How many of a thousand takeovers from disks are those of an owner that is cut off from them.
 const CUT_OFF_PER_MILLE: u64 = 400;
+/// How many of a thousand boots keep the drawn jobs on devices.
+const DEVICES_PER_MILLE: u64 = 500;
 /// An estimate of the commands of both machines from the next one's appearance on.
 const TAKEOVER_COMMANDS: u64 = 800;
 /// How many of a thousand pools of this aim have one disk, half of which are in object stores.
@@ -31,7 +33,8 @@ const ONE_DISK_PER_MILLE: u64 = 500;
 pub(super) fn draw_spec(spec: PoolSpec, rng: &mut Rng) -> PoolSpec {
     match rng.chance(ONE_DISK_PER_MILLE) {
         true => PoolSpec { raid: Raid::Raid0, data_disks: 1, ..spec },
-        false => spec,
+        // With a disk that copies and replaces others.
+        false => PoolSpec { spare_disks: usize::from(rng.chance(300)), ..spec },
     }
 }
 
@@ -44,7 +47,10 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
     }
     let rng = &mut plan.seed.derive("takeover").rng();
     let others = std::mem::replace(&mut boot.admin, commits(8, 26, rng));
+    let (devices, others): (Vec<Admin>, Vec<Admin>) =
+        others.into_iter().partition(|job| job.may_be_refused());
     change_volumes(boot, others, 30, &mut plan.seed.derive("takeover volumes").rng());
+    add_device_jobs(boot, devices, &mut plan.seed.derive("takeover devices").rng());
     let lives_at_first = rng.chance(300);
     add_pauses(&mut boot.clients, if lives_at_first { 32 } else { 28 }, rng);
     if !rng.chance(TAKEOVERS_PER_MILLE) {
@@ -98,6 +104,19 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         // than heartbeats promise.
         let is_late = |fault: &Fault| matches!(fault, Fault::Hung { .. } | Fault::Slow { .. });
         boot.faults.retain(|timed| !is_late(&timed.fault));
+    }
+}
+
+/// Has the owner take devices out and in, in some boots.
+fn add_device_jobs(boot: &mut Boot, jobs: Vec<Admin>, rng: &mut Rng) {
+    if !rng.chance(DEVICES_PER_MILLE) {
+        return;
+    }
+    let mut at = 0;
+    for job in jobs {
+        at += rng.below((boot.admin.len() - at) as u64 + 1) as usize;
+        boot.admin.splice(at..at, [Admin::Pause { ns: 1 << rng.between(14, 30) }, job]);
+        at += 2;
     }
 }
 

@@ -18,6 +18,13 @@ pub struct Names {
     is_doubtful: bool,
 }
 
+impl Names {
+    /// True unless answers tell of another name than `found`.
+    pub(super) fn may_be(&self, found: &Self) -> bool {
+        self.asked.is_some() || self.now == found.now
+    }
+}
+
 /// Name `number` of volume `id`.
 fn numbered(id: u32, number: u32) -> String {
     match number % MOST_NAMES {

@@ -4,9 +4,10 @@
 //! told is durable must be what it found. Errors that they see until then count only when the other
 //! machine gives up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use super::names::Names;
 use super::{Issued, Model, Presence, VolumeModel};
 use crate::verdict::{Failure, Kind};
 
@@ -28,12 +29,14 @@ pub(super) enum Rival {
 /// What the next owner found when it had read the pool.
 pub(super) struct Found {
     volumes: BTreeMap<u32, FoundVolume>,
-    snapshots: Vec<(u32, u32)>,
+    /// With their tags.
+    snapshots: BTreeMap<(u32, u32), BTreeSet<u32>>,
 }
 
 /// A volume as the next owner found it.
 struct FoundVolume {
     is_there: bool,
+    names: Names,
     /// The number of a change, by sector.
     contents: Vec<u32>,
 }
@@ -68,6 +71,7 @@ impl Model {
         let volumes = next.volumes.borrow();
         let found = |v: &VolumeModel| FoundVolume {
             is_there: v.presence == Presence::Present,
+            names: v.names,
             contents: v.history.contents().to_vec(),
         };
         let volumes: BTreeMap<u32, FoundVolume> =
@@ -80,8 +84,9 @@ impl Model {
                 self.object_for_certain(Kind::Owners, text);
             }
         }
-        let mut snapshots = next.snapshots();
-        snapshots.retain(|key| next.has_snapshot(*key));
+        let found = next.snapshots().into_iter().filter(|key| next.has_snapshot(*key));
+        let tags = |key| next.update_snapshot(key, |s| s.holds.clone()).unwrap_or_default();
+        let snapshots = found.map(|key| (key, tags(key))).collect();
         self.rival.replace(Rival::HasIt(Found { volumes, snapshots }));
         self.ids().into_iter().for_each(|id| self.judge_late_job(id));
         self.snapshots().into_iter().for_each(|key| self.judge_late_snapshot(key));
@@ -91,10 +96,16 @@ impl Model {
     /// answered.
     pub(crate) fn judge_late_snapshot(&self, key: (u32, u32)) {
         let Rival::HasIt(found) = &*self.rival.borrow() else { return };
-        let is_there = found.snapshots.contains(&key);
-        let what = match self.update_snapshot(key, |snapshot| snapshot.presence) {
-            Some(Presence::Present) if !is_there => "was taken",
-            Some(Presence::Gone) if is_there => "was destroyed",
+        let tags = found.snapshots.get(&key);
+        let is_there = tags.is_some();
+        let known = self.update_snapshot(key, |snapshot| {
+            let are_tags_known = snapshot.hold_asked.is_none();
+            (snapshot.presence, are_tags_known && tags != Some(&snapshot.holds))
+        });
+        let what = match known {
+            Some((Presence::Present, _)) if !is_there => "was taken",
+            Some((Presence::Gone, _)) if is_there => "was destroyed",
+            Some((Presence::Present, true)) => "has other tags",
             _ => return,
         };
         let name = self.snapshot_name(key);
@@ -112,10 +123,12 @@ impl Model {
         let is_there = found.is_some_and(|found| found.is_there);
         let size = found.map_or(0, |found| found.contents.len() as u64);
         let has_size = !volume.resizing.is_empty() || size == volume.history.sectors();
+        let has_name = found.is_some_and(|found| volume.names.may_be(&found.names));
         let what = match volume.presence {
             Presence::Present if !is_there => "was created",
             Presence::Gone if is_there => "was destroyed",
             Presence::Present if !has_size => "was resized",
+            Presence::Present if !has_name => "was renamed",
             _ => return,
         };
         let text = format!("v{id}: {what}, and the next owner has not found that");
@@ -212,6 +225,13 @@ mod tests {
         });
         model.judge_late_job(0);
         assert!(complaint(&model).starts_with("v0: was resized"));
+        model.update(0, |v| v.history.resize(8));
+        model.renaming(0, 1);
+        model.judge_late_job(0);
+        assert_eq!(complaint(&model), "");
+        model.renamed(0);
+        model.judge_late_job(0);
+        assert!(complaint(&model).starts_with("v0: was renamed"));
         model.update(0, |v| v.presence = Presence::Gone);
         model.judge_late_job(0);
         assert!(complaint(&model).starts_with("v0: was destroyed"));

@@ -57,6 +57,7 @@ fn one_disk() -> Option<PoolSpec> {
         remote_logs: 0,
         mirrored_memory: 0,
         in_objects: false,
+        stores: Vec::new(),
         data_bytes: 256 << 20,
         log_bytes: 0,
         segment_bytes: 1 << 20,

@@ -118,6 +118,7 @@ fn shape(raid: Raid, width: usize, log: LogShape) -> PoolSpec {
         remote_logs: 0,
         mirrored_memory: 0,
         in_objects: false,
+        stores: Vec::new(),
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
