@@ -11,6 +11,7 @@ pub(crate) mod recovery;
 mod replay;
 pub(crate) mod takeover;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -42,7 +43,7 @@ use crate::status::{ImportReport, PoolEvent};
 use crate::{Opener, Pool};
 
 /// How often an import begins, when late requests of an earlier process of this machine change a
-/// device that was read already.
+/// device that was read already, or an owner that is replaced has changed which devices there are.
 const MOST_ATTEMPTS: u32 = 4;
 
 impl Pool {
@@ -67,14 +68,15 @@ impl Pool {
     ) -> Result<Rc<Pool>, ImportError> {
         let mut attempts = 1;
         loop {
+            let is_outdated = Cell::new(false);
+            let context = (continued, &is_outdated);
             let imported =
-                Self::import_once(opener.clone(), paths, name_or_guid, options, continued).await;
+                Self::import_once(opener.clone(), paths, name_or_guid, options, context).await;
+            let is_overtaken = |error: &ImportError| {
+                is_outdated.get() || matches!(error.kind, ImportErrorKind::Overtaken { .. })
+            };
             match imported {
-                Err(ImportError { kind: ImportErrorKind::Overtaken { .. }, .. })
-                    if attempts < MOST_ATTEMPTS =>
-                {
-                    attempts += 1;
-                }
+                Err(error) if is_overtaken(&error) && attempts < MOST_ATTEMPTS => attempts += 1,
                 other => return other,
             }
         }
@@ -85,7 +87,7 @@ impl Pool {
         paths: &[String],
         name_or_guid: &str,
         options: &ImportOptions,
-        continued: Option<&Continued<'_>>,
+        (continued, is_outdated): (Option<&Continued<'_>>, &Cell<bool>),
     ) -> Result<Rc<Pool>, ImportError> {
         let begun = rt::now();
         let opener = FencedOpener::new(opener);
@@ -97,7 +99,7 @@ impl Pool {
         let outcome = match select_pool(&found, name_or_guid) {
             Ok(Some(mine)) => {
                 pool.clone_from(&mine[0].label.configs[0].1.name);
-                let wanted = Wanted { name_or_guid, options, continued, caches };
+                let wanted = Wanted { name_or_guid, options, continued, caches, is_outdated };
                 Self::import_found(opener, found, &wanted, begun).await
             }
             Ok(None) => Err(not_found(&opener, paths, &found).await),
@@ -116,17 +118,19 @@ impl Pool {
         let (mut history, mut chosen) = wanted.choose(&found)?;
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
-        let pool = config.guid;
+        let (pool, looked_for) = (config.guid, config.generation);
         let mut takeover = Takeover::new(options, elsewhere);
         if elsewhere || is_being_imported(&history.devices, pool).await {
             takeover.watch(&history.devices, pool).await?;
         }
         let mut judged = loop {
+            let generation = chosen.1.generation;
             let refusal = match judge(&history, chosen, &opener, options).await {
                 Ok(judged) => break judged,
                 Err(refusal) => refusal,
             };
             if takeover.is_certain(&refusal) {
+                wanted.is_outdated.set(generation != looked_for);
                 return Err(refusal);
             }
             wanted.read_labels(&mut found).await?;
@@ -149,7 +153,9 @@ impl Pool {
             drop(judged);
             wanted.read_labels(&mut found).await?;
             (history, chosen) = wanted.choose(&found)?;
-            judged = judge(&history, chosen, &opener, options).await?;
+            let is_outdated = chosen.1.generation != looked_for;
+            let refused = |_: &_| wanted.is_outdated.set(is_outdated);
+            judged = judge(&history, chosen, &opener, options).await.inspect_err(refused)?;
             if let Some(continued) = continued {
                 continued.check(&judged.root, &judged.config, &history.devices)?;
             }
@@ -232,6 +238,9 @@ struct Wanted<'a> {
     continued: Option<&'a Continued<'a>>,
     /// The cache devices that were found, of whatever pool.
     caches: Vec<(CacheHeader, String)>,
+    /// Set when the import is refused for a configuration that is newer than the one for which
+    /// devices were looked for: there may be others by now.
+    is_outdated: &'a Cell<bool>,
 }
 
 impl Wanted<'_> {
