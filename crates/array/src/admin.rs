@@ -313,6 +313,17 @@ impl Array {
         done
     }
 
+    /// Fails as [`Array::detach`] would. Changes nothing.
+    pub fn check_detach(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (group, _) = self.find(id)?;
+        let geometry = group.geometry();
+        let alone = group.slots.borrow().iter().any(|slot| slot.len() == 1 && slot[0].id == id);
+        if alone && (geometry.layout != Layout::Mirror || geometry.members == 1) {
+            return Err(ArrayError::NotMirror { device: id, layout: geometry.layout });
+        }
+        self.check_without(&group, id)
+    }
+
     /// Removes a copy from a mirror, a replaced member, or an abandoned replacement. Fails when
     /// data would be lost.
     pub fn detach(&self, id: DeviceId) -> Result<(), ArrayError> {
@@ -322,12 +333,9 @@ impl Array {
             let slots = group.slots.borrow();
             slots.iter().position(|slot| slot.iter().any(|m| m.id == id)).expect("it was found")
         };
-        let alone = group.slots.borrow()[column].len() == 1;
-        if alone && (geometry.layout != Layout::Mirror || geometry.members == 1) {
-            return Err(ArrayError::NotMirror { device: id, layout: geometry.layout });
-        }
-        self.check_without(&group, id)?;
+        self.check_detach(id)?;
         let mut slots = group.slots.borrow_mut();
+        let alone = slots[column].len() == 1;
         if alone {
             slots.remove(column);
             geometry.members -= 1;

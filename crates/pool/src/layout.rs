@@ -186,9 +186,9 @@ pub(crate) fn log_rings_of(
 }
 
 /// Limits, the dirty limit in bytes, and blocks that data may take.
-pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u64) {
+pub(crate) fn limits_for(config: &PoolConfig) -> (Limits, u64, u64) {
     const LEAST_DIRTY: u64 = 4 << 20;
-    let groups = array.groups();
+    let groups: Vec<GroupGeometry> = config.groups.iter().map(geometry_of).collect();
     let segments: u64 = groups.iter().map(|g| u64::from(g.segments)).sum();
     let blocks: u64 =
         groups.iter().map(|g| u64::from(g.segments) * u64::from(data_blocks(g))).sum();

@@ -79,7 +79,7 @@ pub use forebay_segment::SegmentError;
 pub use admin::candidate::describe_content;
 pub use admin::error::{
     AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, SpaceFor,
-    VolumeError,
+    UsableChange, VolumeError,
 };
 pub use admin::properties;
 pub use admin::volumes::MAX_VOLUME_BYTES;

@@ -9,7 +9,7 @@ use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, ArrayError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind,
     Lacking, MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ResumeError,
-    ScrubError, SegmentError, SpaceFor, SuspendReason, TransferError, VolumeError,
+    ScrubError, SegmentError, SpaceFor, SuspendReason, TransferError, UsableChange, VolumeError,
 };
 
 use super::Explain;
@@ -287,7 +287,7 @@ fn admin_hint(error: &AdminError) -> String {
         ),
         AdminError::Member { error, .. } => array_hint(error).to_owned(),
         AdminError::ConfigTooLarge(_) => "it has too many volumes or devices".to_owned(),
-        AdminError::DirtyLimit { .. } => "give a lower one".to_owned(),
+        AdminError::TooLittleUsable { change, .. } => usable_hint(change),
         AdminError::Name(NameError::Reserved { .. }) => "choose another name".to_owned(),
         AdminError::Commit(error) => unfinished_hint(error),
         _ => String::new(),
@@ -453,6 +453,19 @@ pub(super) fn commit_hint(error: &CommitError) -> String {
         }
         _ => String::new(),
     }
+}
+
+/// What helps when volumes would have less space than they have. Without redundancy the journal of
+/// the map is kept twice.
+fn usable_hint(change: &UsableChange) -> String {
+    let help = match change {
+        UsableChange::DirtyLimit => return "give a lower one".to_owned(),
+        UsableChange::Without { .. } => "replace the device instead",
+        UsableChange::Groups => "add a group with redundancy",
+    };
+    format!(
+        "without redundancy a pool keeps its journal twice: {help}, or make room in volumes first"
+    )
 }
 
 /// The same for a change that was begun: a pool that was suspended meanwhile may have it or not.

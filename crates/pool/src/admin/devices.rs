@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_array::{ArrayError, MemberState};
 use forebay_device::Device;
-use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_format::config::{MemberConfig, MemberUse, PoolConfig};
 use forebay_rt::sync::MutexGuard;
 use forebay_units::{DeviceId, Layout};
 
@@ -13,10 +13,12 @@ use crate::admin::candidate::{Candidate, open_candidate, release_all, reserve_al
 use crate::admin::create::{
     LogPlace, add_to_config, check_alike, clear, member, open_spec, take_devices,
 };
-use crate::admin::error::AdminError;
+use crate::admin::error::{AdminError, UsableChange};
 use crate::admin::volumes::check_fits;
 use crate::labels::clear_label;
-use crate::layout::{LayoutError, build_array_group, has_data_group, log_number, log_range};
+use crate::layout::{
+    LayoutError, build_array_group, has_data_group, limits_for, log_number, log_range,
+};
 use crate::opener::OpenDevice;
 use crate::spec::PoolSpec;
 
@@ -36,6 +38,7 @@ impl Pool {
         let mut trial = self.config.borrow().clone();
         add_to_config(&mut trial, &opened)?;
         check_fits(&trial)?;
+        self.check_usable(&trial, UsableChange::Groups)?;
         let mut places = Vec::new();
         for (_, sides) in &opened.logs {
             let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
@@ -73,7 +76,7 @@ impl Pool {
             *self.config.borrow_mut() = config;
             self.hold_spares(std::mem::take(&mut opened.spares));
         }
-        let (_, _, usable) = crate::layout::limits_for(&self.config.borrow(), &self.store.array);
+        let (_, _, usable) = limits_for(&self.config.borrow());
         self.restart_log(!spec.logs.is_empty()).await?;
         // Without the root a power cut would take the groups away, and the log would not fit.
         self.dirty.space.usable_blocks.set(usable);
@@ -285,7 +288,12 @@ impl Pool {
             }
             self.restart_log(true).await?;
         } else {
-            self.store.array.detach(DeviceId(found.device)).map_err(|e| self.of_member(e))?;
+            let id = DeviceId(found.device);
+            self.store.array.check_detach(id).map_err(|e| self.of_member(e))?;
+            let mut trial = self.config.borrow().clone();
+            forget_in(&mut trial, id);
+            self.check_usable(&trial, UsableChange::Without { device: found.path.clone() })?;
+            self.store.array.detach(id).map_err(|e| self.of_member(e))?;
             self.forget_member(DeviceId(found.device));
             let in_log = self.log_in_pool();
             self.restart_log(in_log).await?;
@@ -297,13 +305,7 @@ impl Pool {
     /// Removes a data member that the array has released from the configuration. A replacement
     /// takes its place.
     pub(crate) fn forget_member(&self, device: DeviceId) {
-        let mut config = self.config.borrow_mut();
-        for group in &mut config.groups {
-            for member in &mut group.members {
-                forget(member, device.0);
-            }
-            group.members.retain(|m| m.device != device.0);
-        }
+        forget_in(&mut self.config.borrow_mut(), device);
     }
 
     /// Puts `new` (or the same device, made anew) in the place of `device`.
@@ -500,6 +502,16 @@ impl Pool {
 
 fn is_used(state: MemberState) -> bool {
     matches!(state, MemberState::Online | MemberState::Degraded)
+}
+
+/// Takes a data member out of a configuration. A replacement takes its place.
+fn forget_in(config: &mut PoolConfig, device: DeviceId) {
+    for group in &mut config.groups {
+        for member in &mut group.members {
+            forget(member, device.0);
+        }
+        group.members.retain(|m| m.device != device.0);
+    }
 }
 
 fn forget(member: &mut MemberConfig, device: u32) {

@@ -205,8 +205,10 @@ pub enum AdminError {
     },
     /// The configuration would leave too little room in the label.
     ConfigTooLarge(ConfigTooLarge),
-    /// With this dirty limit there would be less space than volumes have.
-    DirtyLimit {
+    /// After a change there would be less space than volumes have.
+    TooLittleUsable {
+        /// The change.
+        change: UsableChange,
         /// Bytes that volumes could have.
         usable_bytes: u64,
         /// Bytes that volumes have or own.
@@ -325,6 +327,20 @@ pub enum NameError {
         /// The name.
         name: String,
     },
+}
+
+/// A change of a pool after which volumes may have less space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsableChange {
+    /// A larger dirty limit.
+    DirtyLimit,
+    /// A device is detached, without which a group has no redundancy.
+    Without {
+        /// The device.
+        device: String,
+    },
+    /// Groups without redundancy are added to others.
+    Groups,
 }
 
 /// What a command on a volume needs space for.

@@ -23,7 +23,7 @@ use forebay_rt::sync::MutexGuard;
 use forebay_units::BLOCK_BYTES;
 
 use crate::Pool;
-use crate::admin::error::{AdminError, CloseError, VolumeError};
+use crate::admin::error::{AdminError, CloseError, UsableChange, VolumeError};
 use crate::admin::properties::{POOL_PROPERTIES, check_property, effective};
 use crate::admin::volumes::check_fits;
 use crate::commit::error::CommitError;
@@ -210,21 +210,23 @@ impl Pool {
         let mut config = self.config.borrow().clone();
         config.properties.insert(name, value);
         check_fits(&config)?;
-        self.check_usable(&config)?;
+        self.check_usable(&config, UsableChange::DirtyLimit)?;
         self.config.borrow_mut().properties = config.properties;
         self.apply_properties();
         self.commit_config().await
     }
 
-    /// Refuses a configuration in which volumes have more space than there would be. The reserve
-    /// must hold a group, which may be as large as the dirty limit. A smaller usable space counts
-    /// at once, because what is promised until the next import must be there after it.
-    fn check_usable(&self, config: &PoolConfig) -> Result<(), AdminError> {
-        let (_, _, usable) = crate::layout::limits_for(config, &self.store.array);
+    /// Refuses a change after which volumes have more space than there would be. The reserve must
+    /// hold a group, which may be as large as the dirty limit, and the journal, which is kept twice
+    /// without redundancy. A smaller usable space counts at once, because what is promised until
+    /// the next import must be there after it.
+    fn check_usable(&self, config: &PoolConfig, change: UsableChange) -> Result<(), AdminError> {
+        let (_, _, usable) = crate::layout::limits_for(config);
         let now = self.dirty.space.usable_blocks.get();
         let taken = now - self.free_blocks().min(now);
         if usable < now && usable < taken {
-            return Err(AdminError::DirtyLimit {
+            return Err(AdminError::TooLittleUsable {
+                change,
                 usable_bytes: usable * BLOCK_BYTES,
                 taken_bytes: taken * BLOCK_BYTES,
             });

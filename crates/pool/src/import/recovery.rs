@@ -190,7 +190,7 @@ impl Pool {
         }
         let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
             config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
-        let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
+        let (limits, dirty_limit, usable_blocks) = limits_for(&config);
         let reader = Reader::new(array.clone(), table.clone(), guid, settings.footer_cache);
         let classes = Classes::new(separate);
         let dedup = Dedup::restored(guid, &map, &fingerprints, settings.dedup_index_size);

@@ -479,7 +479,8 @@ fn a_dirty_limit_for_which_there_is_no_room_is_refused() {
     Runtime::simulated(9).block_on(async {
         overwrites_after_setting("dirty_limit", "4M").await.unwrap();
         let error = overwrites_after_setting("dirty_limit", "48M").await.unwrap_err();
-        let PoolError::Admin(AdminError::DirtyLimit { usable_bytes, taken_bytes }) = error else {
+        let PoolError::Admin(AdminError::TooLittleUsable { usable_bytes, taken_bytes, .. }) = error
+        else {
             panic!("{error:?}");
         };
         assert!(usable_bytes < taken_bytes && taken_bytes < SIZE, "{usable_bytes} {taken_bytes}");

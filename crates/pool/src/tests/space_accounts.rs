@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{Device, Operation};
+use forebay_device::{Device, MemoryDevice, Operation};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::Shelf;
 use forebay_units::{Layout, Lba, Nanos, VolumeId};
 
 use super::rack::{memory, paced};
 use super::{names, spec, stamp, volume};
 use crate::spec::{CloneSpec, GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
-use crate::{Pool, VolumeError};
+use crate::status::Health;
+use crate::{AdminError, OpenWith, Pool, UsableChange, VolumeError};
 
 const BLOCK: u64 = 4096;
 
@@ -379,7 +381,7 @@ fn space_of_a_new_group_is_free_once_a_root_has_the_group() {
             let twin = Pool::create(shelf, "twin", &twins).await.unwrap();
             let group = GroupSpec { layout: Layout::Raid0, devices: names(&["b"]) };
             twin.add(&PoolSpec { groups: vec![group], ..PoolSpec::default() }).await.unwrap();
-            crate::layout::limits_for(&twin.config.borrow(), &twin.store.array)
+            crate::layout::limits_for(&twin.config.borrow())
         };
         assert!(both > usable + 1000, "{both} and {usable}");
         frees_at_its_end(&pool, both - usable, adding).await;
@@ -475,5 +477,60 @@ fn what_volumes_reserve_is_reserved_after_an_import() {
         let pool = Pool::import(shelf, &names(&["a"]), "tank", &options).await.unwrap();
         assert_eq!(pool.free_blocks(), free);
         pool.export().await.unwrap();
+    });
+}
+
+// Without redundancy the journal of the map is kept twice.
+#[test]
+fn a_copy_is_not_detached_whose_space_volumes_have() {
+    Runtime::simulated(31).block_on(async {
+        let shelf = memory(&["a", "b"], 64 << 20);
+        let mirror = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(shelf.clone(), "tank", &mirror).await.unwrap();
+        let size_bytes = pool.summary().available_bytes / BLOCK * BLOCK;
+        pool.create_volume(&volume(size_bytes)).await.unwrap();
+        let refused = pool.detach("b").await.unwrap_err();
+        let AdminError::TooLittleUsable { change, usable_bytes, taken_bytes } = &refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(*change, UsableChange::Without { device: "b".into() });
+        assert!(usable_bytes < taken_bytes && *taken_bytes == size_bytes, "{refused:?}");
+        assert_eq!(pool.summary().health, Health::Online);
+
+        pool.resize_volume("v", *usable_bytes, true).await.unwrap();
+        pool.detach("b").await.unwrap();
+        assert_eq!((pool.free_blocks(), pool.overdrawn_blocks()), (0, 0));
+        pool.export().await.unwrap();
+        let pool =
+            Pool::import(shelf, &names(&["a"]), "tank", &ImportOptions::default()).await.unwrap();
+        assert_eq!((pool.free_blocks(), pool.overdrawn_blocks()), (0, 0));
+    });
+}
+
+// A large pool would give up more for the second copy of its journal than a small group brings.
+#[test]
+fn a_group_is_not_added_for_which_volumes_would_have_less_space() {
+    Runtime::simulated(32).block_on(async {
+        let (large, small) = (16 << 30, 400 << 20);
+        let sizes = [("a", large), ("b", large), ("c", small), ("d", small)];
+        let device = |(name, bytes)| -> Device { Rc::new(MemoryDevice::new(name, bytes)) };
+        let shelf = Shelf::new(sizes.into_iter().map(device));
+        let opener = OpenWith::new(1, move |name| shelf.open(name));
+        let mirror = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(opener.clone(), "tank", &mirror).await.unwrap();
+        let size_bytes = pool.summary().available_bytes / BLOCK * BLOCK;
+        pool.create_volume(&volume(size_bytes)).await.unwrap();
+        let more = |layout, devices: &[&str]| {
+            let groups = vec![GroupSpec { layout, devices: names(devices) }];
+            PoolSpec { groups, force: true, ..PoolSpec::default() }
+        };
+        let refused = pool.add(&more(Layout::Raid0, &["c"])).await.unwrap_err();
+        assert!(
+            matches!(refused, AdminError::TooLittleUsable { change: UsableChange::Groups, .. }),
+            "{refused:?}"
+        );
+        pool.add(&more(Layout::Mirror, &["c", "d"])).await.unwrap();
+        assert_eq!(pool.overdrawn_blocks(), 0);
+        assert!(pool.free_blocks() > 0);
     });
 }

@@ -7,7 +7,7 @@ use forebay_units::{BLOCK_BYTES, Layout, format_bytes};
 
 use super::{
     AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, SpaceFor,
-    VolumeError,
+    UsableChange, VolumeError,
 };
 
 const INTERRUPTED: &str = "interrupted: no pool has changed, and the place that was taken for the \
@@ -72,8 +72,8 @@ impl fmt::Display for AdminError {
             Self::Diverged { device, .. } => diverged(f, device),
             Self::Member { device, error } => member(f, device, error),
             Self::ConfigTooLarge(error) => write!(f, "{error}"),
-            Self::DirtyLimit { usable_bytes, taken_bytes } => {
-                dirty_limit(f, *usable_bytes, *taken_bytes)
+            Self::TooLittleUsable { change, usable_bytes, taken_bytes } => {
+                too_little_usable(f, change, *usable_bytes, *taken_bytes)
             }
             Self::Property(error) => write!(f, "{error}"),
             Self::Name(error) => write!(f, "{error}"),
@@ -119,12 +119,19 @@ fn late_commands(f: &mut fmt::Formatter<'_>, device: &str, commands: u64) -> fmt
     )
 }
 
-fn dirty_limit(f: &mut fmt::Formatter<'_>, usable_bytes: u64, taken_bytes: u64) -> fmt::Result {
+fn too_little_usable(
+    f: &mut fmt::Formatter<'_>,
+    change: &UsableChange,
+    usable_bytes: u64,
+    taken_bytes: u64,
+) -> fmt::Result {
+    match change {
+        UsableChange::DirtyLimit => f.write_str("with this dirty_limit")?,
+        UsableChange::Without { device } => write!(f, "without {device}")?,
+        UsableChange::Groups => f.write_str("with these devices")?,
+    }
     let (usable, taken) = (format_bytes(usable_bytes), format_bytes(taken_bytes));
-    write!(
-        f,
-        "with this dirty_limit volumes could have {usable}, and they have or own {taken} by now"
-    )
+    write!(f, " volumes could have {usable}, and they have or own {taken} by now")
 }
 
 fn kind(is_spare: bool) -> &'static str {
