@@ -141,7 +141,11 @@ impl Chain {
             let before = self.state.borrow().position;
             self.load().await?;
             self.follow().await?;
-            if is_past() && self.state.borrow().position == before {
+            if !is_past() {
+                // A new listing may have new entries of that machine, again and again.
+                return Ok(());
+            }
+            if self.state.borrow().position == before {
                 rt::sleep(LISTING_PAUSE).await;
             }
         }
