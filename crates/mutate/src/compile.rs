@@ -14,7 +14,7 @@ use crate::tree::Tree;
 const MAX_ROUNDS: usize = 40;
 
 /// The packages that have mutants, or scenarios that run them.
-pub const PACKAGES: &[&str] = &["intent-log", "segment", "txg", "array", "map", "nbd", "pool"];
+pub const PACKAGES: [&str; 7] = ["intent-log", "segment", "txg", "array", "map", "nbd", "pool"];
 
 /// The search, under a name of its own: it is never taken for the proof's.
 const SEARCH: &[&str] =
@@ -35,8 +35,8 @@ pub struct Program {
 pub struct Programs {
     /// Test programs.
     pub tests: Vec<Program>,
-    /// `forebay-prove`.
-    pub prove: PathBuf,
+    /// `forebay-prove`, unless only tests were built.
+    pub prove: Option<PathBuf>,
 }
 
 fn cargo(tree: &Tree, target: &Path, arguments: &[&str], profile: &str) -> Command {
@@ -61,13 +61,21 @@ fn messages(mut command: Command) -> io::Result<(bool, Vec<Value>)> {
     Ok((output.status.success(), all))
 }
 
+/// The names of these packages in cargo, or of all of them.
+fn names(only: &[String]) -> Vec<String> {
+    let all = || PACKAGES.iter().map(|name| (*name).to_owned()).collect();
+    let meant: Vec<String> = if only.is_empty() { all() } else { only.to_vec() };
+    meant.iter().map(|name| format!("forebay-{name}")).collect()
+}
+
 /// Drops mutants until the tree builds.
 pub fn drop_what_does_not_build(
     tree: &mut Tree,
     target: &Path,
+    only: &[String],
     mut tell: impl FnMut(&str),
 ) -> io::Result<()> {
-    let names: Vec<String> = PACKAGES.iter().map(|name| format!("forebay-{name}")).collect();
+    let names = names(only);
     let mut arguments = vec!["check", "--keep-going", "--quiet"];
     arguments.extend(names.iter().flat_map(|name| ["-p", name.as_str()]));
     for round in 1..=MAX_ROUNDS {
@@ -148,20 +156,24 @@ pub fn build_search(tree: &mut Tree, target: &Path) -> io::Result<PathBuf> {
     path.ok_or_else(|| io::Error::other("cargo names no program"))
 }
 
-/// Builds the tests and the search.
-pub fn build(tree: &Tree, target: &Path) -> io::Result<Programs> {
-    let names: Vec<String> = PACKAGES.iter().map(|name| format!("forebay-{name}")).collect();
+/// Builds the tests and the search, or only the tests of some packages.
+pub fn build(tree: &Tree, target: &Path, only: &[String]) -> io::Result<Programs> {
+    let names = names(only);
     let mut arguments = vec!["test", "--no-run", "--quiet", "--lib", "--tests"];
     arguments.extend(names.iter().flat_map(|name| ["-p", name.as_str()]));
     let (tests_built, mut all) = messages(cargo_for_tests(tree, target, &arguments))?;
-    let (search_built, more) = messages(cargo_for_tests(tree, target, SEARCH))?;
-    all.extend(more);
+    let mut search_built = true;
+    if only.is_empty() {
+        let (is_built, more) = messages(cargo_for_tests(tree, target, SEARCH))?;
+        search_built = is_built;
+        all.extend(more);
+    }
     if !tests_built || !search_built {
         let error = all.iter().find_map(Error::of).map_or(String::new(), |error| error.text);
         return Err(io::Error::other(format!("the tests do not build:\n{error}")));
     }
     let made = all.iter().filter(|message| message["executable"].is_string());
-    let (mut tests, mut prove) = (Vec::new(), PathBuf::new());
+    let (mut tests, mut prove) = (Vec::new(), None);
     for message in made {
         let path = PathBuf::from(message["executable"].as_str().unwrap_or_default());
         let manifest = PathBuf::from(message["manifest_path"].as_str().unwrap_or_default());
@@ -169,7 +181,7 @@ pub fn build(tree: &Tree, target: &Path) -> io::Result<Programs> {
         let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match message["profile"]["test"] == true {
             true => tests.push(Program { path, package, folder }),
-            false => prove = path,
+            false => prove = Some(path),
         }
     }
     tests.sort_by(|a, b| a.path.cmp(&b.path)); // cargo tells of them in any order

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forebay_mutate::compile::{build, build_search, drop_what_does_not_build};
+use forebay_mutate::compile::{PACKAGES, build, build_search, drop_what_does_not_build};
 use forebay_mutate::finder::Mutant;
 use forebay_mutate::patches;
 use forebay_mutate::probes::probes;
@@ -32,6 +32,10 @@ struct Options {
     /// Of n equal parts only the k-th, from 0: 3/40.
     #[arg(long, default_value = "0/1", value_parser = parse_part)]
     part: (usize, usize),
+    /// Only mutants of this crate, with its own tests alone, in a folder of their own below
+    /// target/mutation; may be repeated.
+    #[arg(long, value_name = "CRATE", value_parser = PACKAGES)]
+    package: Vec<String>,
     /// Only mutants of files whose path contains this; several options run in their order.
     #[arg(long)]
     file: Vec<String>,
@@ -78,21 +82,21 @@ fn run(options: &Options) -> io::Result<()> {
     if let Some(folder) = &options.patches {
         return build_patches(&root, &target, folder);
     }
-    let work: PathBuf = target.join("mutation");
+    let work = target.join("mutation").join(options.package.join("+"));
     std::fs::create_dir_all(&work)?;
     let dropped_file = work.join("dropped.txt");
     let dropped = std::fs::read_to_string(&dropped_file).unwrap_or_default();
     let dropped: BTreeSet<String> = dropped.lines().map(str::to_owned).collect();
     let tell = |text: &str| println!("{text}");
 
-    let mutants = Mutants::of_the_language(&root)?;
+    let mutants = Mutants::of_the_language(&root, &options.package)?;
     let mut tree = Tree::new(&root, &work.join("tree"), mutants, &dropped)?;
-    let built = drop_what_does_not_build(&mut tree, &work.join("build"), tell);
+    let built = drop_what_does_not_build(&mut tree, &work.join("build"), &options.package, tell);
     write_if_changed(&dropped_file, dropped_names(&tree).as_bytes())?;
     built?;
     let (all, not_built) = (tree.mutants.len(), tree.dropped.len());
     println!("{all} mutants, {not_built} of them do not build");
-    let programs = build(&tree, &work.join("build"))?;
+    let programs = build(&tree, &work.join("build"), &options.package)?;
     let probes = probes(&root, &work, &programs, tell)?;
     let mut results = Results::open(&work.join("results.tsv"))?;
     if !options.summary {
@@ -110,7 +114,11 @@ fn run(options: &Options) -> io::Result<()> {
         let ran = session.run(&mutants, options.jobs)?;
         println!("{ran} mutants ran in {:.0} s", begun.elapsed().as_secs_f64());
     }
-    report(&tree, &results, &root, &work)
+    let survivors = match options.package.is_empty() {
+        true => root.join(SURVIVORS),
+        false => work.join("survivors.txt"),
+    };
+    report(&tree, &results, &survivors, &work)
 }
 
 fn build_patches(root: &Path, target: &Path, folder: &Path) -> io::Result<()> {
@@ -150,11 +158,10 @@ fn selected<'a>(tree: &'a Tree, results: &Results, options: &Options) -> Vec<&'a
 }
 
 /// Prints the summary, and writes it and the list of survivors.
-fn report(tree: &Tree, results: &Results, root: &Path, work: &Path) -> io::Result<()> {
+fn report(tree: &Tree, results: &Results, survivors: &Path, work: &Path) -> io::Result<()> {
     let summary = results.summary(&tree.mutants, &tree.dropped);
     print!("{summary}");
     std::fs::write(work.join("summary.md"), summary)?;
-    let survivors = root.join(SURVIVORS);
     println!("the survivors are in {}", survivors.display());
     std::fs::write(survivors, results.survivors(&tree.mutants, &tree.dropped))
 }

@@ -106,7 +106,9 @@ pub fn probes(
     for program in &programs.tests {
         all.extend(tests_of(program)?);
     }
-    all.extend(scenarios(root, work, &programs.prove)?);
+    if let Some(prove) = &programs.prove {
+        all.extend(scenarios(root, work, prove)?);
+    }
     tell(&format!("{} tests and scenarios: what does each reach?", all.len()));
     let reach = work.join("reach");
     let mut whole = Vec::new();
@@ -195,7 +197,7 @@ fn measure(probe: &mut Probe, reach: &Path) -> io::Result<Ended> {
 /// Identifies the programs: their files, lengths and times.
 fn stamp(programs: &Programs) -> io::Result<String> {
     let mut stamp = format!("{DRAWN:?}");
-    for path in programs.tests.iter().map(|test| &test.path).chain([&programs.prove]) {
+    for path in programs.tests.iter().map(|test| &test.path).chain(&programs.prove) {
         let data = std::fs::metadata(path)?;
         stamp += &format!(" {} {} {:?}", path.display(), data.len(), data.modified()?);
     }

@@ -9,6 +9,7 @@ use crate::finder::{Found, find};
 use crate::process::{Ended, Task, run};
 use crate::results::{Outcome, Results, Verdict};
 use crate::session::affordable;
+use crate::tree::Mutants;
 
 fn found(source: &str) -> Found {
     find("crates/some/src/lib.rs", source, 1).expect("the source is right")
@@ -173,4 +174,18 @@ fn a_slow_test_that_noticed_much_leaves_quick_ones_their_turn() {
     assert_eq!(asked(20_000), [0, 1, 4, 3, 2]);
     // None fits, and one is asked in any case.
     assert_eq!(asked(50), [0]);
+}
+
+#[test]
+fn mutants_of_one_crate_are_those_of_its_folder() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let of = |only: &[&str]| {
+        let only: Vec<String> = only.iter().map(|name| (*name).to_owned()).collect();
+        Mutants::of_the_language(&root, &only).expect("the sources are right").mutants
+    };
+    let (log, group, both) = (of(&["intent-log"]), of(&["txg"]), of(&["intent-log", "txg"]));
+    assert!(log.len() > 500 && log.iter().all(|mutant| mutant.package() == "intent_log"));
+    assert!(group.len() > 100 && group.iter().all(|mutant| mutant.package() == "txg"));
+    assert_eq!(both.len(), log.len() + group.len());
+    assert!(of(&[]).len() > 2 * both.len());
 }

@@ -53,10 +53,14 @@ pub struct Mutants {
 }
 
 impl Mutants {
-    /// Those of the language in the crates that a write passes.
-    pub fn of_the_language(root: &Path) -> io::Result<Self> {
+    /// Those of the language in the crates that a write passes, or in some of them.
+    pub fn of_the_language(root: &Path, only: &[String]) -> io::Result<Self> {
         let mut all = Self::default();
-        for place in MUTATED {
+        let is_meant = |place: &&str| {
+            let package = place.split('/').nth(1).unwrap_or_default().replace('_', "-");
+            only.is_empty() || only.contains(&package)
+        };
+        for place in MUTATED.iter().copied().filter(is_meant) {
             for path in product_files(&root.join(place))? {
                 let file = relative(root, &path);
                 let text = std::fs::read_to_string(&path)?;
