@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::compile::{Program, Programs};
 use crate::process::{Ended, Task, run};
@@ -57,7 +57,7 @@ pub struct Probe {
     pub folder: PathBuf,
     /// Name of the test, or file of the scenario.
     pub name: String,
-    /// How long it takes without a mutant.
+    /// Processor time that it takes without a mutant.
     pub takes: Duration,
     /// Numbers of the mutants that it reaches.
     pub reached: BTreeSet<u32>,
@@ -177,8 +177,7 @@ fn scenarios(root: &Path, work: &Path, prove: &Path) -> io::Result<Vec<Probe>> {
 
 /// Runs a probe without a mutant, and keeps how long it takes and what it reaches.
 fn measure(probe: &mut Probe, reach: &Path) -> io::Result<Ended> {
-    let begun = Instant::now();
-    let ended = run(
+    let (ended, takes) = run(
         &Task {
             command: &command(&[probe]),
             folder: &probe.folder,
@@ -187,7 +186,7 @@ fn measure(probe: &mut Probe, reach: &Path) -> io::Result<Ended> {
         },
         |line| is_failure(&probe.kind, line),
     )?;
-    probe.takes = begun.elapsed();
+    probe.takes = takes;
     let numbers = std::fs::read_to_string(reach).unwrap_or_default();
     probe.reached = numbers.lines().filter_map(|line| line.parse().ok()).collect();
     let _ = std::fs::remove_file(reach);

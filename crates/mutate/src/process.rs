@@ -11,8 +11,8 @@ const MAX_KIB: u64 = 6 << 20;
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
 /// Real time that a program may take, in multiples of its limit of processor time.
 const MAX_WALL: u32 = 4;
-/// Clock ticks per second in /proc.
-const TICKS_PER_SEC: u64 = 100;
+/// Clock ticks in /proc.
+const TICK: Duration = Duration::from_millis(10);
 
 /// How a program ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +37,9 @@ pub struct Task<'a> {
     pub limit: Duration,
 }
 
-/// Runs a program until it ends, prints a line that `is_failure` finds, or takes too long.
-pub fn run(task: &Task<'_>, is_failure: impl Fn(&str) -> bool) -> io::Result<Ended> {
+/// Runs a program until it ends, prints a line that `is_failure` finds, or takes too long. Returns
+/// the processor time that it took as well.
+pub fn run(task: &Task<'_>, is_failure: impl Fn(&str) -> bool) -> io::Result<(Ended, Duration)> {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {MAX_KIB}; exec \"$0\" \"$@\"")]);
     command.args(task.command).current_dir(task.folder);
@@ -69,13 +70,15 @@ pub fn run(task: &Task<'_>, is_failure: impl Fn(&str) -> bool) -> io::Result<End
             break;
         }
     }
+    // Its output has ended, so it takes no more, but it is still in /proc.
+    let takes = begun.elapsed().min(processor_time(child.id()) + TICK);
     let status = child.wait()?;
     let _ = reader.join();
     let ended = match status.success() {
         true => Ended::Passed,
         false => Ended::Failed(status.to_string()),
     };
-    Ok(failure.unwrap_or(ended))
+    Ok((failure.unwrap_or(ended), takes))
 }
 
 fn is_over_limit(child: &Child, begun: Instant, limit: Duration) -> bool {
@@ -88,6 +91,6 @@ fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name is in parentheses. User and system time are the 12th and 13th fields behind it.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Duration::from_millis(ticks * 1000 / TICKS_PER_SEC)
+    let ticks: u32 = fields.skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
+    TICK * ticks
 }

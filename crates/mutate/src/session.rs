@@ -158,7 +158,7 @@ impl Session<'_> {
             mutant: &mutant.number.to_string(),
             limit: LEAST_LIMIT + takes * SLOWER,
         };
-        let by = match run(&task, |line| is_failure(&probes[0].kind, line))? {
+        let by = match run(&task, |line| is_failure(&probes[0].kind, line))?.0 {
             Ended::Passed => return Ok(None),
             Ended::Limit => return Ok(Some("limit of time".to_owned())),
             Ended::Failed(line) => line,

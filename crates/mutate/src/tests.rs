@@ -122,10 +122,14 @@ fn ranges_of_a_rendered_text_lead_back_to_their_mutants() {
     assert_eq!(rendered.owners.len(), 3, "two mutants and the edit");
 }
 
-fn ended(script: &str, limit: Duration) -> Ended {
+fn ended_after(script: &str, limit: Duration) -> (Ended, Duration) {
     let command = ["sh", "-c", script].map(str::to_owned);
     let task = Task { command: &command, folder: Path::new("/"), mutant: "7", limit };
     run(&task, |line| line == "bad").expect("sh runs")
+}
+
+fn ended(script: &str, limit: Duration) -> Ended {
+    ended_after(script, limit).0
 }
 
 #[test]
@@ -135,6 +139,10 @@ fn a_program_fails_by_its_output_its_status_or_its_time() {
     assert_eq!(ended("echo good; echo bad; exec sleep 60", long), Ended::Failed("bad".to_owned()));
     assert!(matches!(ended("exit 3", long), Ended::Failed(_)));
     assert_eq!(ended("while :; do :; done", Duration::from_millis(100)), Ended::Limit);
+    // Load makes a program wait, and what it waits for does not count.
+    let (waited, takes) = ended_after("exec sleep 1", long);
+    assert_eq!(waited, Ended::Passed);
+    assert!(takes < Duration::from_millis(500), "{takes:?} of processor time");
 }
 
 #[test]
