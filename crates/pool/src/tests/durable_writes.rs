@@ -368,6 +368,25 @@ fn a_frame_that_became_durable_beside_a_mark_waits_for_the_next_mark() {
     });
 }
 
+// The log alone has it, and the log device may come back without its last frames.
+#[test]
+fn a_write_that_waits_for_a_mark_is_not_durable_without_one() {
+    Runtime::simulated(12).block_on(async {
+        let rack = Rack::new(&["a", "l"], 64 << 20);
+        let spec = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.set("log_witness", "always").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        rack.switches.unwritable.borrow_mut().insert("a".to_owned());
+        let write = Box::pin(v.write(4096, stamp(4096, 2), true));
+        let outcome = rt::timeout(Nanos::from_secs(60), write).await;
+        assert!(outcome.is_err(), "no device has its mark: {outcome:?}");
+        assert_eq!(pool.summary().health, Health::Suspended);
+    });
+}
+
 // Its writes are in the frame of another flush, which the end of the log leaves unfinished.
 #[test]
 fn a_flush_that_waits_for_another_fails_with_it_when_the_pool_is_suspended() {

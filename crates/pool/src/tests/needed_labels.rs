@@ -7,9 +7,9 @@ use forebay_device::{ErrorKind, Operation};
 use forebay_format::label::{
     SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS, label_offsets,
 };
-use forebay_rt::Runtime;
+use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
-use forebay_units::Layout;
+use forebay_units::{Layout, Nanos};
 
 use super::rack::{Rack, memory, scripted};
 use super::{names, spec, stamp, volume};
@@ -77,6 +77,41 @@ fn a_configuration_that_a_needed_device_did_not_take_does_not_count() {
             assert_eq!(pool.summary().health, expected);
         });
     }
+}
+
+// A root that did without the device would call it left behind, and no import would take it again.
+#[test]
+fn a_root_without_a_needed_device_does_not_count() {
+    let rack = Rack::new(&["a", "b", "l"], SIZE);
+    let shared = rack.clone();
+    let first = Runtime::simulated(4);
+    first.block_on(async move {
+        let options = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(shared.host(1), "tank", &options).await.unwrap();
+        pool.add(&spec(Layout::Raid0, &["b"], &[])).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        shared.switches.pulled.borrow_mut().insert("b".to_owned());
+        // Nothing of this goes to b, but for a mark of the log, which shows that b is gone.
+        for at in 0..8 {
+            v.write(at << 12, stamp(4096, at), true).await.unwrap();
+            rt::sleep(Nanos::from_secs(1)).await;
+            if pool.is_stopped() {
+                break;
+            }
+        }
+        assert_eq!(pool.summary().health, Health::Suspended);
+    });
+    drop(first);
+    rack.switches.pulled.borrow_mut().clear();
+    Runtime::simulated(5).block_on(async move {
+        let options = ImportOptions::default();
+        let paths = names(&["a", "b", "l"]);
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        assert_eq!(pool.summary().health, Health::Online);
+        super::expect(&pool.open_volume("v").unwrap(), 0, &stamp(4096, 0)).await;
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]
