@@ -232,7 +232,6 @@ impl Pool {
         outcome.map_err(|error| {
             // The writes of this append are on no list any more.
             self.stop(SuspendReason::Log(error.clone()));
-            volume.appended.notify_all();
             fail(error.into())
         })
     }
