@@ -447,18 +447,12 @@ impl Pool {
         let mut slices = rt::Slices::new();
         let mut cut = |addr: BlockAddr, blocks: u32| self.cut_run(addr, blocks);
         let mut freed = |addr: BlockAddr, blocks: u32| self.free_run(addr, blocks);
-        let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
-        for (volume, lba, blocks) in places.cleared.iter().copied() {
-            if known(volume) && self.has_versions(volume) {
-                let range = (volume, lba, blocks);
-                self.clear_versions(range, delta, &mut freed, &mut slices).await?;
-            } else if known(volume) {
-                // What is cut off at once may be long: its blocks leave the cache as others come.
-                let range = (volume, lba, blocks);
-                match blocks <= MOST_DROPPED_BLOCKS {
-                    true => self.clear_versions(range, delta, &mut freed, &mut slices).await?,
-                    false => self.clear_versions(range, delta, &mut cut, &mut slices).await?,
-                }
+        for range in places.cleared.iter().copied() {
+            let (volume, _, blocks) = range;
+            // What is cut off at once may be long: its blocks leave the cache as others come.
+            match blocks <= MOST_DROPPED_BLOCKS || self.has_versions(volume) {
+                true => self.clear_versions(range, delta, &mut freed, &mut slices).await?,
+                false => self.clear_versions(range, delta, &mut cut, &mut slices).await?,
             }
             slices.step().await;
         }
@@ -469,7 +463,7 @@ impl Pool {
             slices.step().await;
         }
         for (volume, first) in std::mem::take(&mut writers.truncated) {
-            if known(volume) {
+            if self.volumes.borrow().contains_key(&volume) {
                 let range = (volume, Lba(first), MAX_VOLUME_BLOCKS - first);
                 self.clear_versions(range, delta, &mut cut, &mut slices).await?;
             }
@@ -506,7 +500,8 @@ impl Pool {
         Ok(self.store.map.borrow_mut().drop_volume(volume, cut)?)
     }
 
-    /// Applies to the map where the blocks of a group went.
+    /// Applies to the map where the blocks of a group went. Each volume is there: one is destroyed
+    /// between two groups, while nothing else has the writers.
     async fn apply_places(
         &self,
         delta: &mut Delta,
@@ -514,41 +509,26 @@ impl Pool {
         slices: &mut rt::Slices,
     ) -> Result<(), CommitError> {
         let mut freed = |addr: BlockAddr, blocks: u32| self.free_run(addr, blocks);
-        let known = |volume: VolumeId| {
-            volume == DEDUP_VOLUME
-                || volume == PACKED_VOLUME
-                || self.volumes.borrow().contains_key(&volume)
-        };
         for Placed { volume, lba, addr, sums } in &places.placed {
-            if known(*volume) {
-                self.store.table.add_live(*addr, sums.len() as u32);
+            self.store.table.add_live(*addr, sums.len() as u32);
+            let (lba, blocks) = (*lba, sums.len() as u64);
+            {
                 let mut map = self.store.map.borrow_mut();
-                let (lba, blocks) = (*lba, sums.len() as u64);
                 map.keep_before_write(*volume, lba, blocks, &mut |kept| kept.note_in(delta));
                 map.set_run(*volume, lba, *addr, sums, false, &mut freed)?;
-                delta.assign(*volume, lba, *addr, sums);
-                rt::model_work(work::run(sums.len()));
             }
+            delta.assign(*volume, lba, *addr, sums);
+            rt::model_work(work::run(sums.len()));
             slices.step().await;
         }
         for PackedRun { volume, lba, addr, blocks } in &places.packed {
-            let (volume, lba, addr, blocks) = (*volume, *lba, *addr, *blocks);
-            // What a dropped volume brought has references for a moment, and is freed.
-            self.packed.refer(addr, blocks);
-            match known(volume) {
-                true => self.set_refs(delta, (volume, lba), addr, blocks),
-                false => self.packed.release(addr, blocks),
-            }
+            self.packed.refer(*addr, *blocks);
+            self.set_refs(delta, (*volume, *lba), *addr, *blocks);
             slices.step().await;
         }
         for Referring { volume, lba, content, blocks } in &places.referring {
-            let (volume, lba, blocks) = (*volume, *lba, *blocks);
-            // A content that a dropped volume brought has a reference for a moment, and is freed.
-            self.dedup.refer(*content, blocks);
-            match known(volume) {
-                true => self.set_refs(delta, (volume, lba), dedup_ref(*content), blocks),
-                false => self.dedup.release(*content, blocks),
-            }
+            self.dedup.refer(*content, *blocks);
+            self.set_refs(delta, (*volume, *lba), dedup_ref(*content), *blocks);
             slices.step().await;
         }
         Ok(())
