@@ -60,6 +60,12 @@ kill_server
 seen=$(grep -c 'guest: synced' "$DIR/console")
 serve p --vhost-user "$RUN/vm"
 await 60 "the guest goes on with the new server" synced $((seen + 5))
+for _ in 1 2 3 4; do
+    seen=$(grep -c 'guest: synced' "$DIR/console")
+    stop_server
+    serve p --vhost-user "$RUN/vm"
+    await 60 "the guest goes on after a restart" synced $((seen < 95 ? seen + 5 : 100))
+done
 await 60 "the guest waits for a resize: $(tail -n 3 "$DIR/console")" grep -q 'guest: waits' "$DIR/console"
 run "$FOREBAY" volume resize -V 80M p/v
 await 90 "the guest ends: $(tail -n 3 "$DIR/console")" grep -q 'guest: the end' "$DIR/console"

@@ -143,13 +143,14 @@ pub(crate) struct QueueRecord {
 
 impl QueueRecord {
     /// Takes over what an earlier run has left. `used`: the index of the used ring. Returns the
-    /// heads of requests that were taken and not answered, the oldest first.
-    pub(crate) fn take_over(&self, used: u16) -> io::Result<Vec<u16>> {
+    /// heads of requests that were taken and not answered, the oldest first; `None` when the
+    /// record is new.
+    pub(crate) fn take_over(&self, used: u16) -> io::Result<Option<Vec<u16>>> {
         if self.get::<u16>(VERSION_AT) != VERSION {
             self.put(VERSION_AT, VERSION);
             self.put(SIZE_AT, self.size);
             self.put(USED_AT, used);
-            return Ok(Vec::new());
+            return Ok(None);
         }
         if self.get::<u16>(SIZE_AT) != self.size {
             return Err(invalid("the record of requests in flight is of another queue"));
@@ -163,7 +164,7 @@ impl QueueRecord {
         let mut heads: Vec<(u64, u16)> =
             heads.map(|head| (self.get(self.entry(head) + COUNTER_AT), head)).collect();
         heads.sort_unstable();
-        Ok(heads.into_iter().map(|(_, head)| head).collect())
+        Ok(Some(heads.into_iter().map(|(_, head)| head).collect()))
     }
 
     /// Notes that the request at `head` was taken as number `counter`.

@@ -89,7 +89,7 @@ pub(crate) struct Ring {
     /// The record of requests in flight was taken over since the last stop.
     is_resumed: Cell<bool>,
     pub(crate) kick: RefCell<Option<Rc<File>>>,
-    pub(crate) call: RefCell<Option<Rc<File>>>,
+    call: RefCell<Option<Rc<File>>>,
     record: RefCell<Option<QueueRecord>>,
     /// The guest's bell is about to be rung.
     is_ringing: Cell<bool>,
@@ -195,11 +195,13 @@ impl Ring {
         let used = queue.next_used();
         let again =
             record.take_over(used).map_err(|_| "a record of requests that is of another queue")?;
-        if !again.is_empty() {
+        if let Some(again) = &again {
+            // Not the front end's base: it read the used ring when the connection ended, and
+            // requests may have been answered after that.
             queue.set_next_avail(used.wrapping_add(again.len() as u16));
         }
         *self.record.borrow_mut() = Some(record);
-        Ok(again)
+        Ok(again.unwrap_or_default())
     }
 
     /// Takes requests until the connection pauses or ends.
@@ -346,6 +348,17 @@ impl Ring {
             rt::spawn_detached(Box::pin(async move { ring.notify(&memory).await }));
         }
         Ok(())
+    }
+
+    /// Takes the guest's bell. Where a record is kept, it is rung: the front end may have dropped
+    /// the bell of an earlier connection before an answer of that one rang it.
+    pub(crate) fn set_call(&self, call: Option<Rc<File>>) {
+        if self.shared.inflight.borrow().is_some() {
+            if let Some(call) = call.clone() {
+                rt::spawn_detached(Box::pin(doorbell::ring(call)));
+            }
+        }
+        *self.call.borrow_mut() = call;
     }
 
     async fn notify(&self, memory: &Memory) {

@@ -376,7 +376,7 @@ impl VhostUserBackendReqHandler for Session {
     }
 
     fn set_vring_call(&self, index: u8, file: Option<File>) -> Result<()> {
-        *self.ring(u32::from(index))?.call.borrow_mut() = file.map(Rc::new);
+        self.ring(u32::from(index))?.set_call(file.map(Rc::new));
         Ok(())
     }
 

@@ -92,16 +92,16 @@ fn record_gives_back_what_was_not_answered() {
     let (file, len) = Inflight::create(2, SIZE).unwrap();
     let map = || Inflight::map(file.try_clone().unwrap(), 0, len, (2, SIZE)).unwrap();
     let record = map().queue(1, SIZE).unwrap();
-    assert_eq!(record.take_over(5).unwrap(), Vec::<u16>::new());
+    assert_eq!(record.take_over(5).unwrap(), None);
     for (head, number) in [(3, 10), (1, 11), (6, 12)] {
         record.taken(head, number);
     }
     record.answering(1);
     record.answered(1, 6);
-    assert_eq!(map().queue(1, SIZE).unwrap().take_over(6).unwrap(), [3, 6]);
+    assert_eq!(map().queue(1, SIZE).unwrap().take_over(6).unwrap(), Some(vec![3, 6]));
     // Answered, and the server died before it noted that.
     record.answering(3);
-    assert_eq!(map().queue(1, SIZE).unwrap().take_over(7).unwrap(), [6]);
+    assert_eq!(map().queue(1, SIZE).unwrap().take_over(7).unwrap(), Some(vec![6]));
     map().set_unflushed(9);
     assert_eq!(map().unflushed(), 9);
 }
@@ -122,8 +122,24 @@ fn requests_that_fail_because_the_server_ends_are_left_to_the_next_one() {
         let answer = if is_left { (0xee, 0) } else { (1, 1) };
         assert_eq!((guest.byte(STATUS), guest.byte(RING.used + 2)), answer);
         let used = u16::from(guest.byte(RING.used + 2));
-        let left = map().queue(0, SIZE).unwrap().take_over(used).unwrap();
+        let left = map().queue(0, SIZE).unwrap().take_over(used).unwrap().unwrap_or_default();
         assert_eq!(left, if is_left { vec![0] } else { vec![] }, "{is_stopping} {has_record}");
+    }
+}
+
+#[test]
+fn answered_request_is_not_taken_again_whatever_base_the_front_end_has() {
+    let (file, len) = Inflight::create(1, SIZE).unwrap();
+    let guest = Guest::new();
+    guest.request(1, 0, 512, 0);
+    guest.offer(1, 0);
+    // The second connection has the base that the first one began with.
+    for _ in 0..2 {
+        let shared = shared();
+        let inflight = Inflight::map(file.try_clone().unwrap(), 0, len, (1, SIZE)).unwrap();
+        *shared.inflight.borrow_mut() = Some(inflight);
+        assert_eq!(guest.play_on(shared), None);
+        assert_eq!(guest.byte(RING.used + 2), 1);
     }
 }
 
