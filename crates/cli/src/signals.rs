@@ -1,6 +1,7 @@
 //! Signals: Ctrl-C, SIGTERM and SIGHUP as an event to wait for.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 
 use forebay_rt::signal::{self, Signal};
@@ -37,18 +38,19 @@ impl Signals {
             asked: Cell::new(false),
             by: RefCell::default(),
             changed: Notify::new(),
+            ignores_hangup: Cell::new(false),
         });
         let tell = stop.clone();
         // One task reads for the life of the process: a cancelled read could lose a signal.
         forebay_rt::spawn(async move {
-            match self.0.next().await {
+            match self.next_that_ends(&tell).await {
                 Ok(signal) => *tell.by.borrow_mut() = describe(signal),
                 Err(e) => log::error(&format!("signals cannot be read ({e}): stopping")),
             }
             let asked_at = forebay_rt::now();
             tell.asked.set(true);
             tell.changed.notify_all();
-            while let Ok(signal) = self.0.next().await {
+            while let Ok(signal) = self.next_that_ends(&tell).await {
                 if forebay_rt::now() > asked_at + REPEAT_WINDOW {
                     terminal::give_back();
                     sys::exit_at_once(128 + signal.number)
@@ -56,6 +58,22 @@ impl Signals {
             }
         });
         stop
+    }
+
+    /// The next signal that is no hangup to be ignored.
+    async fn next_that_ends(&self, stop: &Stop) -> io::Result<Signal> {
+        loop {
+            let signal = self.0.next().await?;
+            let is_of_process = signal.sender_pid.is_some();
+            if signal.number != libc::SIGHUP || !is_of_process || !stop.ignores_hangup.get() {
+                return Ok(signal);
+            }
+            log::warning(&format!(
+                "{} changes nothing: settings are read at the start only; restart the service \
+                 after a change",
+                describe(signal)
+            ));
+        }
     }
 }
 
@@ -78,9 +96,17 @@ pub struct Stop {
     asked: Cell<bool>,
     by: RefCell<String>,
     changed: Rc<Notify>,
+    ignores_hangup: Cell<bool>,
 }
 
 impl Stop {
+    /// From now on a process that sends SIGHUP does not end this one, if this one has no terminal.
+    /// Such a SIGHUP asks a service to read its settings again. From the terminal, or from a shell
+    /// whose terminal closes, it still counts as Ctrl-C.
+    pub fn ignore_hangup_without_terminal(&self) {
+        self.ignores_hangup.set(!sys::has_controlling_terminal());
+    }
+
     /// The signal that asked, and its sender.
     #[must_use]
     pub fn by(&self) -> String {

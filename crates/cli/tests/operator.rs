@@ -346,6 +346,18 @@ fn repeated_signal_counts_once() {
 }
 
 #[test]
+fn hangup_of_process_does_not_end_server_without_terminal() {
+    let scratch = Scratch::with_devices("hangup", &["d0"]);
+    scratch.run("pool create tank d0");
+    let mut server = scratch.server_without_terminal("serve tank --listen unix:s.sock");
+    server.signal("-HUP");
+    server.signal("-TERM");
+    let said = server.read_until("stopping").pop().unwrap();
+    assert!(said.contains("SIGTERM of process"), "{said}");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
 fn long_wait_is_shown_on_terminal() {
     if !Command::new("script").arg("--version").output().is_ok_and(|o| o.status.success()) {
         eprintln!("skipped: 'script' (bsdutils) makes the terminal");

@@ -113,6 +113,12 @@ pub fn interrupt_self() {
     let _ = unsafe { libc::kill(pid, libc::SIGINT) };
 }
 
+/// Whether the process has a controlling terminal. One whose terminal closes loses it.
+#[must_use]
+pub fn has_controlling_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
 /// Kills the processes of a group. Its leader has not been waited for yet, so that no other group
 /// has its number.
 pub fn kill_group(leader: u32) {

@@ -113,6 +113,7 @@ async fn serve(args: LogTargetArgs, signals: Signals) -> Result<Outcome, Failure
     }
     log::become_server();
     let stop = signals.watch();
+    stop.ignore_hangup_without_terminal();
     let (targets, limits) = (Rc::new(Targets(targets)), open_files::within(Limits::default()));
     let server = match tls {
         Some(tls) => Server::with_tls(targets.clone(), limits, tls),

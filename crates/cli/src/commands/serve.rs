@@ -70,6 +70,7 @@ async fn serve_with(
     let every = config.pools.is_empty();
     let takes_more = every && config.directories.is_empty();
     let stop = access.stop();
+    stop.ignore_hangup_without_terminal();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     check_places(&config).await?;
     let notify = Notify::new(&config.notify);

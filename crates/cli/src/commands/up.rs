@@ -134,6 +134,7 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     let state = access.state().clone();
     check_not_served(&access, &layout)?;
     let stop = access.stop();
+    stop.ignore_hangup_without_terminal();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let mut serving = Serving::new(set.clone(), &state, stop.clone())?.secured(
         &args.security,

@@ -47,6 +47,7 @@ pub fn witness(
     let args = args.clone();
     runtime()?.block_on(async move {
         let stop = signals.watch();
+        stop.ignore_hangup_without_terminal();
         let book = Book::open(&args, key)?;
         let listener = Listener::bind_tcp(args.listen)
             .map_err(|e| Failure::new(ErrorCode::CannotListen, format!("{}: {e}", args.listen)))?;

@@ -164,7 +164,20 @@ impl Scratch {
 
     /// Starts a server and waits until it says that it is ready.
     pub fn server(&self, words: &str) -> Server {
-        let mut child = self.spawn(self.command(words).stdout(Stdio::piped()));
+        self.server_of(self.command(words))
+    }
+
+    /// The same of a server without a controlling terminal.
+    pub fn server_without_terminal(&self, words: &str) -> Server {
+        let server = self.command(words);
+        let mut command = Command::new("setsid");
+        command.arg(server.get_program()).args(server.get_args()).current_dir(&self.0);
+        command.env("FOREBAY_STATE_DIR", self.state());
+        self.server_of(command)
+    }
+
+    fn server_of(&self, mut command: Command) -> Server {
+        let mut child = self.spawn(command.stdout(Stdio::piped()));
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut server = Server { lines, child, said: Vec::new() };
         server.said = server.read_until("ready: ");
