@@ -187,6 +187,7 @@ async fn judge_volume<S: Subject>(
         {
             if let Some(back) = v.rolling_back.take() {
                 v.history = back.after(&v.history);
+                v.rollbacks += 1;
             }
         }
         let pending = std::mem::take(&mut v.resizing);
@@ -207,8 +208,10 @@ async fn judge_volume<S: Subject>(
     model.update(id, |v| {
         let back = v.rolling_back.take().filter(|back| back.contents.sectors() == sectors);
         if let Some(back) = back {
+            let after = back.after(&v.history);
+            v.rollbacks += u64::from(after.clone().check_crash(&seen).is_ok());
             if v.history.clone().check_crash(&seen).is_err() {
-                v.history = back.after(&v.history);
+                v.history = after;
             }
         }
         let judged = match demand {

@@ -61,6 +61,8 @@ pub struct VolumeModel {
     pub is_closed: bool,
     /// A rollback, or an increment, that was requested and not answered.
     pub rolling_back: Option<RollingBack>,
+    /// Rollbacks and increments that have taken effect, or may have.
+    pub rollbacks: u64,
     /// Disks are in an outage, or were since the pool was created: when the last one ended, by the
     /// history's clock.
     outage: (bool, u64),
@@ -384,6 +386,7 @@ impl Model {
             gap_sectors: 0,
             is_closed: false,
             rolling_back: None,
+            rollbacks: 0,
             outage: (self.outage.get(), 0),
             busy: Vec::new(),
         };

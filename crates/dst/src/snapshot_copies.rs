@@ -25,7 +25,10 @@ impl<P: Pool> Administrator<P> {
         let model = &self.model;
         let new = (copy, key.1);
         let owner = |key: (u32, u32)| model.update_snapshot(key, |snapshot| snapshot.owner);
+        // What an increment that failed has left is not known until the next import.
+        let is_doubtful = model.update(copy, |v| v.rolling_back.is_some()) == Some(true);
         let is_there = match how.base {
+            _ if is_doubtful => false,
             // A promotion may have parted the two.
             Some(base) if owner((key.0, base)) != owner(key) => false,
             Some(base) => model.has_snapshot((key.0, base)) && model.has_snapshot((copy, base)),
@@ -45,6 +48,8 @@ impl<P: Pool> Administrator<P> {
         let (name, to) = (model.snapshot_name(key), volume_name(copy));
         let outcome = self.pool.copy_snapshot(&name, &to, &how).await;
         let is_whole = matches!(outcome, Ok(true));
+        let lacks_space = |refusal: &Refusal| refusal.cause == Cause::NoSpace;
+        let may_come = outcome.as_ref().is_err_and(|refusal| !lacks_space(refusal));
         let presence = match outcome {
             Ok(true) => Presence::Present,
             // A part of a stream is not seen.
@@ -56,10 +61,15 @@ impl<P: Pool> Administrator<P> {
             None => v.presence = presence,
             Some(_) if is_whole => {
                 v.history = *v.rolling_back.take().expect("set above").contents;
+                v.rollbacks += 1;
             }
-            // It is as before, or is not to be had until it is.
-            Some(_) => v.rolling_back = None,
+            Some(_) if !may_come => v.rolling_back = None,
+            Some(_) => {}
         });
+        if is_whole {
+            model.judge_late_job(copy);
+            model.judge_late_snapshot(new);
+        }
         match outcome {
             Ok(true) => Some(Ok(())),
             Ok(false) => {

@@ -251,6 +251,7 @@ impl<P: Pool> Administrator<P> {
             let done = if is_done { v.rolling_back.take() } else { None };
             if let Some(done) = done {
                 v.history = done.after(&v.history);
+                v.rollbacks += 1;
             } else if is_refused {
                 v.rolling_back = None;
             } else {
@@ -259,6 +260,7 @@ impl<P: Pool> Administrator<P> {
             }
             v.is_closed = false;
         });
+        model.judge_late_job(volume);
         if is_refused && !is_done {
             self.set_presence(&newer, Presence::Present);
         }
@@ -280,6 +282,7 @@ impl<P: Pool> Administrator<P> {
             if let Some(asked) = asked.filter(|_| outcome.is_ok()) {
                 model.promoted(&asked);
                 model.promotions.borrow_mut().answered.push(asked);
+                model.snapshots().into_iter().for_each(|key| model.judge_late_snapshot(key));
             }
         }
         Some(outcome)

@@ -13,6 +13,8 @@ use crate::subject::Manage;
 
 /// How many of a thousand scenarios of other aims have snapshots.
 const SNAPSHOTS_PER_MILLE: u64 = 200;
+/// How many of a thousand scenarios of takeovers have more of them.
+const TAKEOVERS_PER_MILLE: u64 = 300;
 /// The number of the first clone, beyond the volumes that other jobs create.
 pub(super) const FIRST_CLONE: u32 = 1000;
 /// Clones of a scenario.
@@ -55,27 +57,29 @@ impl Workload {
     /// The workload of a scenario; mostly it is empty.
     pub(super) fn new(class: &Class, constraints: &Constraints, seed: Seed) -> Self {
         let draws = constraints.manage && class.is_free;
-        let is_any = seed.derive("share").rng().chance(SNAPSHOTS_PER_MILLE);
+        let takes_over = class.aim == Aim::Takeover
+            && seed.derive("takeovers").rng().chance(TAKEOVERS_PER_MILLE);
+        let is_any = takes_over || seed.derive("share").rng().chance(SNAPSHOTS_PER_MILLE);
         let jobs = match class.aim {
             Aim::Snapshots if constraints.manage => (4, 16),
             Aim::Sharing if constraints.manage => (1, 8),
             // Their volumes have gaps, or the space that is left is counted.
             Aim::Sizes | Aim::Refusals | Aim::Throttle | Aim::Canceled => (0, 0),
+            Aim::Takeover if draws && takes_over => (3, 10),
             _ if draws && is_any => (0, 5),
             _ => (0, 0),
         };
         Self {
             jobs,
-            // A rewind takes volumes back to a state that is not known exactly. So does a rollback
-            // of which two owners are told.
+            // A rewind takes volumes back to a state that is not known exactly.
             branches: class.aim != Aim::Rewind,
-            rolls_back: !matches!(class.aim, Aim::Rewind | Aim::Takeover),
+            rolls_back: class.aim != Aim::Rewind,
             taken: Vec::new(),
             next_number: 0,
             clones: Vec::new(),
             next_clone: FIRST_CLONE,
             // A stream ends with a suspension, and what it leaves is not known exactly.
-            sends: !matches!(class.aim, Aim::Rewind | Aim::Suspension | Aim::Takeover),
+            sends: !matches!(class.aim, Aim::Rewind | Aim::Suspension),
             copies: Vec::new(),
         }
     }
@@ -239,7 +243,8 @@ fn roll_back_in_use(boot: &mut Boot, plan: &BootPlan<'_>) {
     }
     let is_any =
         |job: &Admin| matches!(job, Admin::Snapshot(SnapshotJob::RollBack { in_use: true, .. }));
-    if boot.admin.iter().any(is_any) && rng.chance(400) {
+    // What is slow may last longer than its disk outlasts when a machine stands still.
+    if boot.admin.iter().any(is_any) && rng.chance(400) && plan.aim != Aim::Takeover {
         read_slowly(boot, plan, rng);
     }
 }

@@ -22,6 +22,8 @@ const MAX_HELD_MS: u64 = 6_500;
 const TAKEOVERS_PER_MILLE: u64 = 800;
 /// How many of a thousand takeovers from disks are those of an owner that is cut off from them.
 const CUT_OFF_PER_MILLE: u64 = 400;
+/// How many of a thousand boots have scrubs.
+const SCRUBS_PER_MILLE: u64 = 300;
 /// How many of a thousand boots keep the drawn jobs on devices.
 const DEVICES_PER_MILLE: u64 = 500;
 /// An estimate of the commands of both machines from the next one's appearance on.
@@ -50,6 +52,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
     let (devices, others): (Vec<Admin>, Vec<Admin>) =
         others.into_iter().partition(|job| job.may_be_refused());
     change_volumes(boot, others, 30, &mut plan.seed.derive("takeover volumes").rng());
+    scrub(boot, &mut plan.seed.derive("takeover scrubs").rng());
     add_device_jobs(boot, devices, &mut plan.seed.derive("takeover devices").rng());
     let lives_at_first = rng.chance(300);
     add_pauses(&mut boot.clients, if lives_at_first { 32 } else { 28 }, rng);
@@ -104,6 +107,17 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         // than heartbeats promise.
         let is_late = |fault: &Fault| matches!(fault, Fault::Hung { .. } | Fault::Slow { .. });
         boot.faults.retain(|timed| !is_late(&timed.fault));
+    }
+}
+
+/// Has the owner scrub, in some boots.
+fn scrub(boot: &mut Boot, rng: &mut Rng) {
+    if !rng.chance(SCRUBS_PER_MILLE) {
+        return;
+    }
+    for _ in 0..rng.between(1, 2) {
+        let at = rng.below(boot.admin.len() as u64 + 1) as usize;
+        boot.admin.splice(at..at, [Admin::Pause { ns: 1 << rng.between(14, 28) }, Admin::Scrub]);
     }
 }
 

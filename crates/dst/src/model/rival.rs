@@ -29,8 +29,8 @@ pub(super) enum Rival {
 /// What the next owner found when it had read the pool.
 pub(super) struct Found {
     volumes: BTreeMap<u32, FoundVolume>,
-    /// With their tags.
-    snapshots: BTreeMap<(u32, u32), BTreeSet<u32>>,
+    /// With the volumes that have them, and their tags.
+    snapshots: BTreeMap<(u32, u32), (u32, BTreeSet<u32>)>,
 }
 
 /// A volume as the next owner found it.
@@ -39,6 +39,15 @@ struct FoundVolume {
     names: Names,
     /// The number of a change, by sector.
     contents: Vec<u32>,
+    /// Rollbacks that have taken effect, or may have.
+    rollbacks: u64,
+}
+
+impl FoundVolume {
+    /// True when a rollback that was not answered may have undone changes of `volume`.
+    fn may_lack(&self, volume: &VolumeModel) -> bool {
+        volume.rolling_back.is_some() && self.rollbacks > volume.rollbacks
+    }
 }
 
 impl Model {
@@ -73,20 +82,21 @@ impl Model {
             is_there: v.presence == Presence::Present,
             names: v.names,
             contents: v.history.contents().to_vec(),
+            rollbacks: v.rollbacks,
         };
         let volumes: BTreeMap<u32, FoundVolume> =
             volumes.iter().map(|(id, v)| (*id, found(v))).collect();
         for (id, volume) in &*self.volumes.borrow() {
-            let contents = volumes.get(id).map(|found| &found.contents);
-            let lost = contents.and_then(|contents| volume.history.lost_durable(contents));
+            let found = volumes.get(id).filter(|found| !found.may_lack(volume));
+            let lost = found.and_then(|found| volume.history.lost_durable(&found.contents));
             if let Some(lost) = lost {
                 let text = format!("v{id}: durable, and the next owner lacks it: {lost}");
                 self.object_for_certain(Kind::Owners, text);
             }
         }
         let found = next.snapshots().into_iter().filter(|key| next.has_snapshot(*key));
-        let tags = |key| next.update_snapshot(key, |s| s.holds.clone()).unwrap_or_default();
-        let snapshots = found.map(|key| (key, tags(key))).collect();
+        let of = |key| next.update_snapshot(key, |s| (s.owner, s.holds.clone()));
+        let snapshots = found.filter_map(|key| Some((key, of(key)?))).collect();
         self.rival.replace(Rival::HasIt(Found { volumes, snapshots }));
         self.ids().into_iter().for_each(|id| self.judge_late_job(id));
         self.snapshots().into_iter().for_each(|key| self.judge_late_snapshot(key));
@@ -96,16 +106,21 @@ impl Model {
     /// answered.
     pub(crate) fn judge_late_snapshot(&self, key: (u32, u32)) {
         let Rival::HasIt(found) = &*self.rival.borrow() else { return };
-        let tags = found.snapshots.get(&key);
-        let is_there = tags.is_some();
+        let found = found.snapshots.get(&key);
+        let is_there = found.is_some();
+        let is_promoting = self.promotions.borrow().asked.is_some();
         let known = self.update_snapshot(key, |snapshot| {
             let are_tags_known = snapshot.hold_asked.is_none();
-            (snapshot.presence, are_tags_known && tags != Some(&snapshot.holds))
+            let has_other_owner = found.is_some_and(|(owner, _)| *owner != snapshot.owner);
+            let has_other_tags = found.is_some_and(|(_, tags)| *tags != snapshot.holds);
+            let has_moved = !is_promoting && has_other_owner;
+            (snapshot.presence, has_moved, are_tags_known && has_other_tags)
         });
         let what = match known {
-            Some((Presence::Present, _)) if !is_there => "was taken",
-            Some((Presence::Gone, _)) if is_there => "was destroyed",
-            Some((Presence::Present, true)) => "has other tags",
+            Some((Presence::Present, ..)) if !is_there => "was taken",
+            Some((Presence::Gone, ..)) if is_there => "was destroyed",
+            Some((Presence::Present, true, _)) => "moved with a promotion",
+            Some((Presence::Present, _, true)) => "has other tags",
             _ => return,
         };
         let name = self.snapshot_name(key);
@@ -122,11 +137,14 @@ impl Model {
         let found = found.volumes.get(&id);
         let is_there = found.is_some_and(|found| found.is_there);
         let size = found.map_or(0, |found| found.contents.len() as u64);
-        let has_size = !volume.resizing.is_empty() || size == volume.history.sectors();
+        let may_change = !volume.resizing.is_empty() || volume.rolling_back.is_some();
+        let has_size = may_change || size == volume.history.sectors();
         let has_name = found.is_some_and(|found| volume.names.may_be(&found.names));
+        let goes_back = found.is_some_and(|found| found.rollbacks < volume.rollbacks);
         let what = match volume.presence {
             Presence::Present if !is_there => "was created",
             Presence::Gone if is_there => "was destroyed",
+            Presence::Present if goes_back => "was rolled back",
             Presence::Present if !has_size => "was resized",
             Presence::Present if !has_name => "was renamed",
             _ => return,
@@ -159,6 +177,9 @@ impl Model {
         let Rival::HasIt(found) = &*self.rival.borrow() else { return };
         let (volumes, found) = (self.volumes.borrow(), found.volumes.get(&id));
         let (Some(volume), Some(found)) = (volumes.get(&id), found) else { return };
+        if found.may_lack(volume) {
+            return;
+        }
         if let Some(lost) = volume.history.lost_of(issued.ticket, &found.contents) {
             let text =
                 format!("v{id}: acknowledged as durable, and the next owner lacks it: {lost}");
@@ -172,6 +193,9 @@ impl Model {
         let Rival::HasIt(found) = &*self.rival.borrow() else { return };
         let (volumes, found) = (self.volumes.borrow(), found.volumes.get(&id));
         let (Some(volume), Some(found)) = (volumes.get(&id), found) else { return };
+        if found.may_lack(volume) {
+            return;
+        }
         if let Some(lost) = volume.history.lost_before(issued, &found.contents) {
             let text = format!("v{id}: flushed, and the next owner lacks it: {lost}");
             self.object_for_certain(Kind::Owners, text);
@@ -182,6 +206,9 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::{Change, History};
+    use crate::model::RollingBack;
+    use crate::model::snapshots::Promoting;
     use crate::scenario::Demand;
 
     /// A volume of eight sectors that was created, and the model of the next owner.
@@ -247,5 +274,47 @@ mod tests {
         model.update_snapshot((0, 1), |snapshot| snapshot.presence = Presence::Present);
         model.judge_late_snapshot((0, 1));
         assert!(complaint(&model).starts_with("v0@s1 was taken"));
+    }
+
+    #[test]
+    fn rollback_that_was_answered_binds_the_next_owner() {
+        let (model, next) = models();
+        model.is_replaced_by(&next);
+        model.update(0, |v| v.rollbacks += 1);
+        model.judge_late_job(0);
+        assert!(complaint(&model).starts_with("v0: was rolled back"));
+    }
+
+    #[test]
+    fn what_a_rollback_without_an_answer_undid_is_lost_only_if_it_was_not_found() {
+        for found in [0, 1] {
+            let (model, next) = models();
+            model.update(0, |v| {
+                let write = v.history.issue(Change::Write, 0, 8, u64::MAX);
+                v.history.complete(write, true);
+                let contents = Box::new(History::new("v0@s1", 8, 8));
+                let answered = Some(v.history.answered());
+                v.rolling_back = Some(RollingBack { contents, answered });
+            });
+            next.update(0, |v| v.rollbacks = found);
+            model.is_replaced_by(&next);
+            assert_eq!(complaint(&model).starts_with("v0: durable"), found == 0);
+        }
+    }
+
+    #[test]
+    fn promotion_that_was_answered_binds_the_next_owner() {
+        let (model, _) = models();
+        model.snapshot_asked((0, 1));
+        model.update_snapshot((0, 1), |snapshot| snapshot.presence = Presence::Present);
+        let asked = Promoting { clone: 7, parent: 0, origin: (0, 1) };
+        model.promotions.borrow_mut().asked = Some(asked.clone());
+        model.is_replaced_by(&model.of_next_owner());
+        model.promoted(&asked);
+        model.judge_late_snapshot((0, 1));
+        assert_eq!(complaint(&model), "");
+        model.promotions.borrow_mut().asked = None;
+        model.judge_late_snapshot((0, 1));
+        assert!(complaint(&model).starts_with("v7@s1 moved with a promotion"));
     }
 }
