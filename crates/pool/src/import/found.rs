@@ -9,3 +9,10 @@ pub(crate) struct Found {
     pub guarded: Guarded,
     pub label: Label,
 }
+
+impl Found {
+    /// The device's number in its pool.
+    pub fn id(&self) -> u32 {
+        self.label.configs[0].0.device
+    }
+}

@@ -12,11 +12,11 @@ mod replay;
 pub(crate) mod takeover;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_format::cache_device::CacheHeader;
-use forebay_format::config::PoolConfig;
+use forebay_format::config::{MemberUse, PoolConfig};
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogError, LogState};
@@ -119,6 +119,7 @@ impl Pool {
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
         let (pool, looked_for) = (config.guid, config.generation);
+        let seen: BTreeSet<u32> = history.devices.iter().map(|found| found.id()).collect();
         let mut takeover = Takeover::new(options, elsewhere);
         if elsewhere || is_being_imported(&history.devices, pool).await {
             takeover.watch(&history.devices, pool).await?;
@@ -154,6 +155,12 @@ impl Pool {
             wanted.read_labels(&mut found).await?;
             (history, chosen) = wanted.choose(&found)?;
             let is_outdated = chosen.1.generation != looked_for;
+            if is_outdated && has_others(&chosen.1, &seen) {
+                // The owner has changed its devices. The heartbeats of those were not watched, and
+                // it may read nothing but its own there.
+                wanted.is_outdated.set(true);
+                return Err(ImportErrorKind::TakenMeanwhile);
+            }
             let refused = |_: &_| wanted.is_outdated.set(is_outdated);
             judged = judge(&history, chosen, &opener, options).await.inspect_err(refused)?;
             if let Some(continued) = continued {
@@ -229,6 +236,13 @@ impl Pool {
         *pool.stats.import.borrow_mut() = report;
         Ok(pool)
     }
+}
+
+/// Whether a configuration has members in use beside those that were seen.
+fn has_others(config: &PoolConfig, seen: &BTreeSet<u32>) -> bool {
+    let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+    let mut members = config.data_members().chain(sides);
+    members.any(|member| member.state == MemberUse::Online && !seen.contains(&member.device))
 }
 
 /// What is to be imported, and how.
