@@ -323,7 +323,9 @@ fn draw_services(spec: &mut PoolSpec, seed: Seed, (class, level): (Class, Level)
         let rng = &mut seed.derive("copies in stores").rng();
         object_stores::draw_copies(spec, level, class.aim, rng);
     }
-    if class.is_free && class.aim != Aim::Takeover {
+    if class.is_free && class.aim == Aim::Takeover {
+        cache_disks::draw(spec, &mut seed.derive("takeover cache disks").rng());
+    } else if class.is_free {
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
         remote_log::draw(spec, level, class.aim, &mut seed.derive("remote log").rng());

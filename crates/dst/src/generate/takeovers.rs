@@ -26,6 +26,8 @@ const CUT_OFF_PER_MILLE: u64 = 400;
 const SCRUBS_PER_MILLE: u64 = 300;
 /// How many of a thousand boots keep the drawn jobs on devices.
 const DEVICES_PER_MILLE: u64 = 500;
+/// How many of a thousand pools with redundancy have spares that the pool takes by itself.
+const HOT_SPARES_PER_MILLE: u64 = 300;
 /// An estimate of the commands of both machines from the next one's appearance on.
 const TAKEOVER_COMMANDS: u64 = 800;
 /// How many of a thousand pools of this aim have one disk, half of which are in object stores.
@@ -33,11 +35,16 @@ const ONE_DISK_PER_MILLE: u64 = 500;
 
 /// The shape of a pool that both machines reach with all its devices.
 pub(super) fn draw_spec(spec: PoolSpec, rng: &mut Rng) -> PoolSpec {
-    match rng.chance(ONE_DISK_PER_MILLE) {
-        true => PoolSpec { raid: Raid::Raid0, data_disks: 1, ..spec },
-        // With a disk that copies and replaces others.
-        false => PoolSpec { spare_disks: usize::from(rng.chance(300)), ..spec },
+    if rng.chance(ONE_DISK_PER_MILLE) {
+        return PoolSpec { raid: Raid::Raid0, data_disks: 1, ..spec };
     }
+    // With a disk that copies and replaces others.
+    let mut spec = PoolSpec { spare_disks: usize::from(rng.chance(300)), ..spec };
+    if spec.parity() > 0 && rng.chance(HOT_SPARES_PER_MILLE) {
+        spec.hot_spares = rng.between(1, 2) as usize;
+        spec.spare_disks += spec.hot_spares;
+    }
+    spec
 }
 
 /// Adds a takeover to a boot in which nothing fails but power, the owner's link to its disks, and
