@@ -109,11 +109,17 @@ impl<S: Subject> BootContext<S> {
 
     /// The devices for the pool, behind a link of this machine if there is another one.
     async fn open_devices(&self, boot: &Boot, is_created: bool) -> Vec<Device> {
-        let devices = self.disks.open_devices(&self.scenario.spec, is_created).await;
+        let spec = &self.scenario.spec;
+        let link = self.contest.as_ref().map(|contest| &contest.link);
+        let devices = self.disks.open_devices(spec, is_created, link).await;
         let Some(contest) = &self.contest else { return devices };
         // A fault may last longer than its disk outlasts when a machine stands still.
         self.disks.struck.borrow_mut().extend(boot.faults.iter().map(|timed| timed.disk));
-        devices.into_iter().map(|device| contest.link.over(device)).collect()
+        let over = |(disk, device)| match spec.is_in_store(disk) {
+            true => device,
+            false => contest.link.over(device),
+        };
+        devices.into_iter().enumerate().map(over).collect()
     }
 
     /// Arms faults that may suspend the pool, counted from now.

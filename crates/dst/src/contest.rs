@@ -61,6 +61,8 @@ pub(crate) struct Contest {
     /// Since when the owner stands still, and how often it has.
     stands_since: Cell<Option<Nanos>>,
     stands: Cell<u64>,
+    /// It does not stand still then, and reaches its log.
+    is_heard: Cell<bool>,
     /// Since when the owner runs, and whether its pool is there.
     runs_since: Cell<Nanos>,
     owner_ended: Cell<bool>,
@@ -88,6 +90,7 @@ impl Contest {
             awaited: Cell::new(None),
             stands_since: Cell::new(None),
             stands: Cell::new(0),
+            is_heard: Cell::new(false),
             runs_since: Cell::new(Nanos::ZERO),
             owner_ended: Cell::new(false),
             is_taken: Cell::new(false),
@@ -134,13 +137,15 @@ impl Contest {
 
     /// On the next machine: how often the owner has stood still; `None` while it does.
     pub(crate) fn owner_runs(&self) -> Option<u64> {
-        let is_running = self.stands_since.get().is_none() && !self.owner_ended.get();
+        let stands = self.stands_since.get().is_some() && !self.is_heard.get();
+        let is_running = !stands && !self.owner_ended.get();
         is_running.then(|| self.stands.get())
     }
 
     /// On the next machine: for how long the owner has stood still.
     pub(crate) fn owner_stood(&self) -> Nanos {
-        self.stands_since.get().map_or(Nanos::ZERO, |since| rt::now().since(since))
+        let since = self.stands_since.get().filter(|_| !self.is_heard.get());
+        since.map_or(Nanos::ZERO, |since| rt::now().since(since))
     }
 
     /// On the next machine: for how long the owner has run without a stand.
@@ -303,7 +308,7 @@ impl Turns<'_> {
         for stand in stands {
             self.take_turns(self.now + Nanos(stand.after_ns), None, &|| false)?;
             match stand.cut_off {
-                Some(how) => self.cut_off(how, stand.end)?,
+                Some(how) => self.cut_off(how, stand)?,
                 None => self.stand(stand.end)?,
             }
         }
@@ -378,18 +383,26 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// The owner runs on without its disks, beside the next machine.
-    fn cut_off(&mut self, how: CutOff, end: StandEnd) -> Result<(), Unfinished> {
-        let (contest, begun) = (self.contest.clone(), self.now);
-        self.disks.world.tell(|| format!("the owner is cut off ({how:?}), until {end:?}"));
+    /// The owner runs on without its disks, or its stores, beside the next machine.
+    fn cut_off(&mut self, how: CutOff, stand: &Stand) -> Result<(), Unfinished> {
+        let (contest, begun, end) = (self.contest.clone(), self.now, stand.end);
+        let has_log = stand.has_log;
+        self.disks.world.tell(|| {
+            format!("the owner is cut off ({how:?}, has its log: {has_log}), until {end:?}")
+        });
         contest.stands_since.set(Some(begun));
         contest.stands.set(contest.stands.get() + 1);
-        contest.was_cut_off.set(true);
-        contest.owner.cut_off();
-        contest.owner.count("owners cut off from their disks", 1);
+        contest.is_heard.set(has_log);
+        if has_log {
+            contest.owner.count("owners cut off from their object store", 1);
+        } else {
+            contest.was_cut_off.set(true);
+            contest.owner.cut_off();
+            contest.owner.count("owners cut off from their disks", 1);
+        }
         let delivers_after = self.lands_after;
         self.lands_after = self.lands_after.min(LATER_HELD);
-        self.on_owner(move |link| link.cut(how, delivers_after));
+        self.on_owner(move |link| link.cut(how, delivers_after, has_log));
         contest.awaited.set(Some(end));
         let over = contest.clone();
         self.take_turns(begun + longest(end), Some(CUT_OFF_TURN), &|| over.is_stand_over(end))?;
@@ -398,7 +411,9 @@ impl Turns<'_> {
         self.disks.world.tell(|| "the owner reaches its disks again".to_owned());
         self.on_owner(Link::restore);
         contest.stands_since.set(None);
-        contest.runs_since.set(self.now);
+        if !contest.is_heard.take() {
+            contest.runs_since.set(self.now);
+        }
         Ok(())
     }
 

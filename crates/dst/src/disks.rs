@@ -15,6 +15,7 @@ use forebay_sim::{Bucket, DiskConfig, Seed, SimDisk, World};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
 use crate::coverage::{Coverage, fault_name};
+use crate::link::Link;
 use crate::log_memory::Machine;
 use crate::model::Model;
 use crate::object_stores;
@@ -132,8 +133,14 @@ impl Disks {
         self.stacks.iter().map(|stack| stack.clone() as Device).collect()
     }
 
-    /// The devices for the pool of a boot. Backup devices are made when there is no pool yet.
-    pub(crate) async fn open_devices(&self, spec: &PoolSpec, is_created: bool) -> Vec<Device> {
+    /// The devices for the pool of a boot, with stores behind `link`. Backup devices are made when
+    /// there is no pool yet.
+    pub(crate) async fn open_devices(
+        &self,
+        spec: &PoolSpec,
+        is_created: bool,
+        link: Option<&Rc<Link>>,
+    ) -> Vec<Device> {
         let mut devices = self.devices();
         self.machine.start();
         for device in &mut devices[spec.memory_log_range()] {
@@ -144,7 +151,7 @@ impl Disks {
         }
         for (disk, bucket) in &self.buckets {
             let device = &mut devices[*disk];
-            *device = object_stores::open(bucket, device.name(), spec.data_bytes).await;
+            *device = object_stores::open(bucket, device.name(), spec.data_bytes, link).await;
         }
         for disk in spec.mirrored_memory_disks() {
             devices[disk] = self.machine.open_mirrored(&devices[disk], spec.log_bytes).await;
@@ -157,8 +164,8 @@ impl Disks {
         let mut devices = self.devices();
         for (disk, bucket) in &self.buckets {
             let device = &mut devices[*disk];
-            let machine = (OTHER_HOST, spec.data_bytes);
-            *device = object_stores::open_on(bucket, device.name(), machine).await;
+            let client = bucket.client(device.name());
+            *device = object_stores::open_on(client, OTHER_HOST, spec.data_bytes).await;
         }
         devices
     }

@@ -6,12 +6,14 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{
     BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, Operation,
     ZeroOptions,
 };
+use forebay_objects::{Answer, Store, StoreError};
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
@@ -20,6 +22,8 @@ use crate::scenario::CutOff;
 
 /// An owner that cannot read its heartbeat sends no change after so long.
 const SENDS_FOR: Nanos = Nanos::from_secs(3);
+/// How long a request to a store waits for its answer.
+const STORE_TIMEOUT: Nanos = Nanos::from_secs(60);
 /// How long a command takes that fails because the link is cut.
 const FAILS_AFTER: Nanos = Nanos::from_millis(1);
 
@@ -30,6 +34,8 @@ struct Cut {
     since: Nanos,
     /// When disks receive what was sent within [`SENDS_FOR`].
     delivers_at: Nanos,
+    /// Only stores are cut off.
+    has_disks: bool,
 }
 
 /// A machine's link to its disks.
@@ -48,10 +54,22 @@ impl Link {
         Rc::new(Linked { inner: device, link: self.clone() })
     }
 
-    /// Cuts the link. What is sent now reaches its disk `delivers_after` from now, or later.
-    pub(crate) fn cut(&self, how: CutOff, delivers_after: Nanos) {
+    /// A client of a store, as the machine reaches it.
+    pub(crate) fn to(self: &Rc<Self>, store: Rc<dyn Store>) -> Rc<dyn Store> {
+        Rc::new(LinkedStore { inner: store, link: self.clone() })
+    }
+
+    /// Cuts the link, or with `has_disks` that to stores. What is sent now reaches its disk
+    /// `delivers_after` from now, or later.
+    pub(crate) fn cut(&self, how: CutOff, delivers_after: Nanos, has_disks: bool) {
         let since = rt::now();
-        self.cut.set(Some(Cut { how, since, delivers_at: since + delivers_after }));
+        let delivers_at = since + delivers_after;
+        self.cut.set(Some(Cut { how, since, delivers_at, has_disks }));
+    }
+
+    /// How the link to disks is cut, if it is.
+    fn cut_of_disks(&self) -> Option<Cut> {
+        self.cut.get().filter(|cut| !cut.has_disks)
     }
 
     /// Repairs the link: what waits is sent and answered.
@@ -91,7 +109,7 @@ impl Linked {
         operation: Operation,
         outcome: Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
-        match self.link.cut.get() {
+        match self.link.cut_of_disks() {
             None => return outcome,
             Some(Cut { how: CutOff::Fails, .. }) => return self.error(operation),
             Some(Cut { how: CutOff::Hangs, .. }) => {}
@@ -107,7 +125,7 @@ impl Linked {
         command: impl Future<Output = Result<(), DeviceError>> + 'static,
     ) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            let outcome = match self.link.cut.get() {
+            let outcome = match self.link.cut_of_disks() {
                 None => command.await,
                 Some(Cut { how: CutOff::Fails, .. }) => {
                     rt::sleep(FAILS_AFTER).await;
@@ -134,7 +152,7 @@ impl Layer for Linked {
 
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
-            match self.link.cut.get() {
+            match self.link.cut_of_disks() {
                 None => {}
                 Some(Cut { how: CutOff::Fails, .. }) => {
                     rt::sleep(FAILS_AFTER).await;
@@ -173,5 +191,55 @@ impl Layer for Linked {
         let inner = self.inner.clone();
         let command = async move { inner.write_zeroes(offset_bytes, len_bytes, options).await };
         self.change(Operation::WriteZeroes, command)
+    }
+}
+
+/// A client of a store behind a link.
+struct LinkedStore {
+    inner: Rc<dyn Store>,
+    link: Rc<Link>,
+}
+
+impl LinkedStore {
+    /// Makes a request. While the link is cut none reaches the store, and no answer comes.
+    async fn ask<T>(&self, request: Answer<'_, T>) -> Result<T, StoreError> {
+        let answer = match self.link.cut.get() {
+            None => Some(request.await),
+            Some(_) => None,
+        };
+        match (self.link.cut.get(), answer) {
+            (None, Some(answer)) => answer,
+            (Some(Cut { how: CutOff::Fails, .. }), _) => {
+                rt::sleep(FAILS_AFTER).await;
+                Err(StoreError::Unreachable { text: "no route to host".to_owned() })
+            }
+            _ => {
+                let whole = std::pin::pin!(self.link.whole());
+                rt::select(std::pin::pin!(rt::sleep(STORE_TIMEOUT)), whole).await;
+                Err(StoreError::Unavailable { text: "timed out".to_owned() })
+            }
+        }
+    }
+}
+
+impl Store for LinkedStore {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn put<'a>(&'a self, name: &'a str, parts: Vec<IoBytes>, only_new: bool) -> Answer<'a, ()> {
+        Box::pin(self.ask(self.inner.put(name, parts, only_new)))
+    }
+
+    fn get<'a>(&'a self, name: &'a str, range: Option<Range<u64>>) -> Answer<'a, Vec<IoBytes>> {
+        Box::pin(self.ask(self.inner.get(name, range)))
+    }
+
+    fn delete(&self, names: Vec<String>) -> Answer<'_, ()> {
+        Box::pin(self.ask(self.inner.delete(names)))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<String>> {
+        Box::pin(self.ask(self.inner.list(prefix)))
     }
 }

@@ -7,11 +7,12 @@
 use std::rc::Rc;
 
 use forebay_device::Device;
-use forebay_objects::ObjectDevice;
+use forebay_objects::{ObjectDevice, Store};
 use forebay_rt as rt;
 use forebay_sim::{Bucket, BucketConfig, World};
 use forebay_units::Nanos;
 
+use crate::link::Link;
 use crate::subject::PoolSpec;
 
 /// The machine that the pool is on.
@@ -48,22 +49,25 @@ pub(crate) fn lose(bucket: &Bucket, pick: u64) -> bool {
     bucket.lose(objects[at as usize])
 }
 
-/// Opens a data disk for a boot.
-pub(crate) async fn open(bucket: &Rc<Bucket>, name: &str, size_bytes: u64) -> Device {
+/// Opens a data disk for a boot, whose machine reaches the store over `link`.
+pub(crate) async fn open(
+    bucket: &Rc<Bucket>,
+    name: &str,
+    size_bytes: u64,
+    link: Option<&Rc<Link>>,
+) -> Device {
     // Processes draw ids that differ, and boots may have equal seeds.
     for _ in 0..bucket.restart() {
         let _ = rt::random_below(2);
     }
-    open_on(bucket, name, (HOST, size_bytes)).await
+    let client: Rc<dyn Store> = bucket.client(name);
+    let client = link.map_or(client.clone(), |link| link.to(client));
+    open_on(client, HOST, size_bytes).await
 }
 
 /// Opens a data disk on a machine, beside those that have it open.
-pub(crate) async fn open_on(
-    bucket: &Rc<Bucket>,
-    name: &str,
-    (host, size_bytes): (u64, u64),
-) -> Device {
-    let device = ObjectDevice::open(bucket.client(name), host, size_bytes).await;
+pub(crate) async fn open_on(store: Rc<dyn Store>, host: u64, size_bytes: u64) -> Device {
+    let device = ObjectDevice::open(store, host, size_bytes).await;
     // The store answers sooner or later, and loses nothing but blocks.
     device.unwrap_or_else(|error| panic!("a disk in an object store does not open: {error}"))
 }

@@ -1,7 +1,7 @@
 //! The aim "takeover": the machine that has the pool stands still, and another one takes the pool.
 
 use forebay_sim::faults::Fault;
-use forebay_sim::{CrashPoint, Rng};
+use forebay_sim::{CrashPoint, Rng, Seed};
 
 use super::aim::Aim;
 use super::boot::{BootPlan, change_volumes, commits};
@@ -10,7 +10,7 @@ use crate::fault_plan::Level;
 use crate::scenario::{
     Act, Admin, Attempt, Boot, Crash, CutOff, Fates, Stand, StandEnd, Takeover, TimedFault,
 };
-use crate::subject::{PoolSpec, Raid};
+use crate::subject::{Manage, PoolSpec, Raid};
 
 const MS: u64 = 1_000_000;
 
@@ -20,10 +20,12 @@ const MAX_HELD_MS: u64 = 6_500;
 
 /// How many of a thousand boots have a takeover.
 const TAKEOVERS_PER_MILLE: u64 = 800;
-/// How many of a thousand takeovers from disks are those of an owner that is cut off from them.
+/// How many of a thousand takeovers are those of an owner that is cut off from its disks.
 const CUT_OFF_PER_MILLE: u64 = 400;
 /// How many of a thousand boots have scrubs.
 const SCRUBS_PER_MILLE: u64 = 300;
+/// How many of a thousand pools in object stores keep their log, and when cut off mostly reach it.
+const KEEPS_LOG_PER_MILLE: u64 = 750;
 /// How many of a thousand boots keep the drawn jobs on devices.
 const DEVICES_PER_MILLE: u64 = 500;
 /// How many of a thousand pools with redundancy have spares that the pool takes by itself.
@@ -56,8 +58,10 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
     }
     let rng = &mut plan.seed.derive("takeover").rng();
     let others = std::mem::replace(&mut boot.admin, commits(8, 26, rng));
-    let (devices, others): (Vec<Admin>, Vec<Admin>) =
+    let (mut devices, others): (Vec<Admin>, Vec<Admin>) =
         others.into_iter().partition(|job| job.may_be_refused());
+    let keeps_log = keeps_log(plan.spec);
+    devices.retain(|job| !(keeps_log && matches!(job, Admin::Manage(Manage::RemoveLog(_)))));
     change_volumes(boot, others, 30, &mut plan.seed.derive("takeover volumes").rng());
     scrub(boot, &mut plan.seed.derive("takeover scrubs").rng());
     add_device_jobs(boot, devices, &mut plan.seed.derive("takeover devices").rng());
@@ -73,10 +77,10 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         0 => 1 << rng.between(16, 33),
         _ => 0,
     };
-    let mut stands = vec![Stand { after_ns, end: draw_end(rng), cut_off: None }];
+    let mut stands = vec![Stand { after_ns, end: draw_end(rng), cut_off: None, has_log: false }];
     while stands.len() < 3 && rng.chance(300) {
         let after_ns = 1 << rng.between(10, 33);
-        stands.push(Stand { after_ns, end: draw_end(rng), cut_off: None });
+        stands.push(Stand { after_ns, end: draw_end(rng), cut_off: None, has_log: false });
     }
     let attempt = |rng: &mut Rng| {
         let pause_ns = if rng.chance(400) { 0 } else { rng.below(3_000) * MS };
@@ -141,19 +145,26 @@ fn add_device_jobs(boot: &mut Boot, jobs: Vec<Admin>, rng: &mut Rng) {
     }
 }
 
+/// True when a pool in an object store has a log that its owner may be left with.
+fn keeps_log(spec: &PoolSpec) -> bool {
+    spec.in_objects && Seed(spec.seed).derive("keeps log").rng().chance(KEEPS_LOG_PER_MILLE)
+}
+
 /// Has the owner run on in some of its stands, without its disks. True when it does.
 fn cut_off(stands: &mut [Stand], plan: &BootPlan<'_>) -> bool {
     let rng = &mut plan.seed.derive("cut off").rng();
-    if plan.spec.in_objects || !rng.chance(CUT_OFF_PER_MILLE) {
+    let keeps_log = keeps_log(plan.spec);
+    if !rng.chance(CUT_OFF_PER_MILLE) {
         return false;
     }
     for (index, stand) in stands.iter_mut().enumerate() {
         if index == 0 || rng.chance(500) {
             let how = if rng.chance(700) { CutOff::Hangs } else { CutOff::Fails };
             stand.cut_off = Some(how);
+            stand.has_log = keeps_log && rng.chance(800);
         }
     }
-    true
+    stands.iter().any(Stand::is_blind)
 }
 
 /// Leaves out the faults of boots after one whose owner is cut off: it may give up as many disks as
@@ -165,7 +176,7 @@ pub(super) fn spare_after_cuts(mut boots: Vec<Boot>) -> Vec<Boot> {
             boot.faults.clear();
         }
         let mut stands = boot.takeover.iter().flat_map(|takeover| &takeover.stands);
-        was_cut_off |= stands.any(|stand| stand.cut_off.is_some());
+        was_cut_off |= stands.any(Stand::is_blind);
     }
     boots
 }

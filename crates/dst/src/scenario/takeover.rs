@@ -36,9 +36,13 @@ pub struct Stand {
     /// The owner runs on, and reaches none of its disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_off: Option<CutOff>,
+    /// It is cut off from object stores alone, and reaches its log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_log: bool,
 }
 
-/// What becomes of commands of a machine whose link to its disks is cut.
+/// What becomes of commands of a machine whose link to its disks is cut. Requests to a store fail
+/// then: soon, or when a while has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CutOff {
     /// They are answered when the link is back. Changes may reach their disks before.
@@ -57,7 +61,15 @@ pub fn has_takeovers(boots: &[Boot]) -> bool {
 #[must_use]
 pub fn cuts_off(boots: &[Boot]) -> bool {
     let takeovers = boots.iter().filter_map(|boot| boot.takeover.as_ref());
-    takeovers.flat_map(|takeover| &takeover.stands).any(|stand| stand.cut_off.is_some())
+    takeovers.flat_map(|takeover| &takeover.stands).any(Stand::is_blind)
+}
+
+impl Stand {
+    /// True when the owner runs on and reaches none of its disks.
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        self.cut_off.is_some() && !self.has_log
+    }
 }
 
 /// When the owner goes on.
