@@ -543,3 +543,51 @@ fn a_label_that_changes_while_it_is_read_has_the_configuration_of_its_newest_roo
         }
     });
 }
+
+/// Holds an import up when it begins to watch the heartbeat on `a`, which it has read with the
+/// label.
+#[derive(Default)]
+struct HoldsWatch {
+    reads: Cell<u64>,
+    may_go: Cell<bool>,
+}
+
+impl Script for HoldsWatch {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_heartbeat = command.device == "a" && command.offset_bytes == HEARTBEAT_OFFSET_BYTES;
+        let is_read = is_heartbeat && command.operation == Operation::Read;
+        Box::pin(async move {
+            self.reads.set(self.reads.get() + u64::from(is_read));
+            while self.reads.get() == 2 && !self.may_go.get() {
+                rt::sleep(Nanos::from_millis(1)).await;
+            }
+            Decision::Run
+        })
+    }
+}
+
+// It had no label when the import looked, and the owner's heartbeat goes on only there.
+#[test]
+fn import_looks_again_when_the_owner_has_taken_in_a_device_since() {
+    const ALL: &[&str] = &["a", "b", "l", "c"];
+    let rack = Rack::new(ALL, SIZE);
+    Runtime::simulated(1).block_on(async move {
+        let (pool, v) = create(rack.host(1)).await;
+        let script = Rc::new(HoldsWatch::default());
+        let opener = scripted(rack.host(2), script.clone());
+        let other = rt::spawn(async move {
+            let options = ImportOptions { force: true, ..ImportOptions::default() };
+            Pool::import(opener, &names(ALL), "tank", &options).await
+        });
+        while script.reads.get() < 2 {
+            rt::sleep(Nanos::from_millis(1)).await;
+        }
+        pool.replace("a", Some("c"), false).await.unwrap();
+        rt::sleep(Nanos::from_secs(3)).await;
+        script.may_go.set(true);
+        let error = other.await.err().expect("refused");
+        assert_kind!(error.kind, InUseElsewhere { .. });
+        v.write(0, stamp(65536, 1), true).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
