@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Device};
 use forebay_rt as rt;
-use forebay_sim::faults::{Fault, Ops, Stack, Trigger};
+use forebay_sim::faults::{Fault, FaultCounts, Ops, Stack, Trigger};
 use forebay_sim::{Bucket, DiskConfig, Seed, SimDisk, World};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
@@ -179,7 +179,8 @@ impl Disks {
     /// Number of strikes so far that a scrub would repair: damage and errors.
     pub(crate) fn damage(&self) -> u64 {
         let counts = self.stacks.iter().map(|stack| stack.counts());
-        counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes + c.errors).sum()
+        let damage = |c: FaultCounts| c.torn + c.lost + c.misdirected + c.rot_bytes + c.errors;
+        counts.map(damage).sum::<u64>() + self.lost_objects.get()
     }
 
     /// How often each kind of fault struck, over all disks.
@@ -273,10 +274,10 @@ impl Disks {
         });
     }
 
-    /// Has the store of the data disk lose objects at their commands.
+    /// Has the first store lose objects at their commands.
     pub(crate) fn schedule_losses(&self, losses: &[TimedLoss]) {
         for loss in losses {
-            let Some((_, bucket)) = self.buckets.first().cloned() else { continue };
+            let Some((disk, bucket)) = self.buckets.first().cloned() else { continue };
             let (struck, strikes) = (self.struck.clone(), self.strikes.clone());
             let (coverage, pick) = (self.coverage.clone(), loss.pick);
             let lost = self.lost_objects.clone();
@@ -285,7 +286,7 @@ impl Disks {
                     coverage.note("lost object", false);
                     lost.set(lost.get() + 1);
                     strikes.set(strikes.get() + 1);
-                    struck.borrow_mut().insert(0);
+                    struck.borrow_mut().insert(disk);
                 }
             };
             match loss.at_command {

@@ -204,7 +204,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         version: VERSION,
         description: String::new(),
         seed: seed.0,
-        is_loud: in_turn || object_stores::has_copies(&spec),
+        is_loud: in_turn || (object_stores::has_copies(&spec) && level == Level::CrashOnly),
         spec,
         demand: level.demand(),
         volumes,
