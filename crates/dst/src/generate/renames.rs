@@ -1,14 +1,17 @@
 //! Volumes that get another name while clients are connected to them.
 
+use super::aim::Aim;
 use super::boot::BootPlan;
 use super::snapshots::{FIRST_CLONE, MOST_CLONES};
 use crate::scenario::{Admin, Boot, SnapshotJob};
 
 /// How many of a thousand boots with an administrator have volumes renamed.
 const BOOTS_PER_MILLE: u64 = 200;
+/// How many of a thousand of these have volumes take names that others had.
+const SHARED_PER_MILLE: u64 = 500;
 /// Most volumes that are renamed in a boot.
 const MOST_RENAMES: u64 = 5;
-/// Names of a volume, the first one with it.
+/// Names of a volume, the first one with it. Those after them belong to any.
 const NAMES: u64 = 4;
 
 /// Renames volumes between the jobs of a boot.
@@ -32,5 +35,25 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
         let rename = Admin::Rename { volume, to: rng.below(NAMES) as u32 };
         let pause = Admin::Pause { ns: 1 << rng.between(12, 24) };
         boot.admin.splice(at..at, [pause, rename]);
+    }
+    pass_names_on(boot, plan);
+}
+
+/// Has volumes take names that others had. Clients of other hosts would reach the other volume.
+fn pass_names_on(boot: &mut Boot, plan: &BootPlan<'_>) {
+    let rng = &mut plan.seed.derive("shared names").rng();
+    // Elsewhere a volume may be back that had the name.
+    let is_certain = plan.fault_plan.is_survivable() && plan.aim != Aim::Rewind;
+    if !is_certain || plan.remote > 0 || !rng.chance(SHARED_PER_MILLE) {
+        return;
+    }
+    let mut at = 0;
+    for _ in 0..rng.between(2, 8) {
+        at += rng.below((boot.admin.len() - at) as u64 + 1) as usize;
+        let volume = rng.below(plan.volumes.len() as u64 + 2) as u32;
+        let to = if rng.chance(600) { NAMES + rng.below(2) } else { rng.below(NAMES) };
+        let pause = Admin::Pause { ns: 1 << rng.between(12, 22) };
+        boot.admin.splice(at..at, [pause, Admin::Rename { volume, to: to as u32 }]);
+        at += 2;
     }
 }

@@ -1,11 +1,14 @@
 //! What volumes are called.
 //!
-//! What always holds: a volume has a few names of its own, so each says which volume it means.
+//! What always holds: a volume has a few names of its own, and there are some that any may have,
+//! one at a time. So a name says which volume it means, once renames are answered.
 
-use super::{Model, volume_name};
+use super::{Model, Presence, volume_name};
 
 /// Names of a volume, by number: the one of its creation is 0.
 const MOST_NAMES: u32 = 4;
+/// Names that any volume may have, by the numbers after these.
+const SHARED_NAMES: u32 = 2;
 
 /// What a volume is called.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,8 +30,9 @@ impl Names {
 
 /// Name `number` of volume `id`.
 fn numbered(id: u32, number: u32) -> String {
-    match number % MOST_NAMES {
+    match number {
         0 => volume_name(id),
+        MOST_NAMES.. => format!("w{}", number - MOST_NAMES),
         number => format!("{}r{number}", volume_name(id)),
     }
 }
@@ -49,15 +53,25 @@ impl Model {
     }
 
     /// Notes the request for a name. Returns the names of now and then; `None` when it has that
-    /// name already, or one whose answer has not come.
+    /// name already, or one whose answer has not come, or when another volume may have it.
     pub fn renaming(&self, id: u32, to: u32) -> Option<(String, String)> {
-        let to = to % MOST_NAMES;
+        let to = to % (MOST_NAMES + SHARED_NAMES);
+        if to >= MOST_NAMES && self.may_be_taken(to) {
+            return None;
+        }
         let now = self.update(id, |v| {
             let may_be_asked = v.names.asked.is_none() && v.names.now != to;
             v.names.asked = v.names.asked.or(may_be_asked.then_some(to));
             may_be_asked.then_some(v.names.now)
         });
         now.flatten().map(|now| (numbered(id, now), numbered(id, to)))
+    }
+
+    /// True when a volume that may exist has a name, or may have it.
+    fn may_be_taken(&self, number: u32) -> bool {
+        let volumes = self.volumes.borrow();
+        let mut present = volumes.values().filter(|v| v.presence != Presence::Gone);
+        present.any(|v| v.names.now == number || v.names.asked == Some(number))
     }
 
     /// Notes that a volume has the name that was asked for.
@@ -86,6 +100,10 @@ impl Model {
     pub fn settle_names(&self, names: &[String], may_be_older: bool) {
         for id in self.ids() {
             self.update(id, |v| {
+                if v.presence == Presence::Gone && v.names.now >= MOST_NAMES {
+                    // Another one may have its name by now.
+                    v.names.now = 0;
+                }
                 let Names { now, asked, is_doubtful } = v.names;
                 let others = (0..MOST_NAMES).filter(|_| may_be_older || is_doubtful);
                 let mut all = [now].into_iter().chain(asked).chain(others);
@@ -119,5 +137,24 @@ mod tests {
         assert_eq!(model.name_of(3), "v3r2", "its old name would be a stranger");
         model.settle_names(&["v3".to_owned()], true);
         assert_eq!(model.name_of(3), "v3");
+    }
+
+    #[test]
+    fn name_that_any_volume_may_have_is_free_once_its_volume_has_another_or_is_gone() {
+        let model = Model::new(Demand::AllData, 8);
+        (0..2).for_each(|id| model.creating(id, 8));
+        model.renaming(0, 4);
+        assert_eq!(model.renaming(1, 4), None, "another one has asked for it");
+        model.renamed(0);
+        assert_eq!(model.renaming(1, 4), None, "another one has it");
+        model.renaming(0, 1);
+        model.renamed(0);
+        assert_eq!(model.renaming(1, 4), Some(("v1".to_owned(), "w0".to_owned())));
+        model.renamed(1);
+        model.update(1, |v| v.presence = Presence::Gone);
+        model.renaming(0, 4);
+        model.renamed(0);
+        model.settle_names(&["w0".to_owned()], false);
+        assert_eq!((model.name_of(0), model.name_of(1)), ("w0".to_owned(), "v1".to_owned()));
     }
 }
