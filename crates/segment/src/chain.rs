@@ -86,6 +86,8 @@ pub struct JournalReader {
     segments: Vec<JournalPosition>,
     /// The segment of the last frame, and whether it has copies of its blocks.
     doubled: Option<(SegmentId, bool)>,
+    /// A frame has neither redundancy nor a copy.
+    lacks_copies: bool,
     bytes: u64,
     repairs: Vec<(BlockAddr, Vec<u8>)>,
     /// The blocks of all frames read, for [`JournalReader::all_blocks`].
@@ -121,6 +123,7 @@ impl JournalReader {
             window: None,
             segments: vec![start],
             doubled: None,
+            lacks_copies: false,
             bytes: 0,
             repairs: Vec::new(),
             blocks: None,
@@ -149,6 +152,18 @@ impl JournalReader {
     pub fn is_end_doubled(&self) -> Option<bool> {
         let (segment, doubled) = self.doubled?;
         (segment == self.end.addr.segment()).then_some(doubled)
+    }
+
+    /// Whether a frame that was read has neither redundancy nor a copy: it was written when its
+    /// group had redundancy.
+    #[must_use]
+    pub fn lacks_copies(&self) -> bool {
+        self.lacks_copies
+    }
+
+    fn may_have_copies(&self, segment: SegmentId) -> bool {
+        let geometry = self.array.geometry_of(segment);
+        geometry.is_ok_and(|g| !g.has_redundancy() && g.doubled_rows() > 0)
     }
 
     /// Bytes read.
@@ -257,6 +272,7 @@ impl JournalReader {
             }
             let copied = frame.header.copied;
             self.doubled = Some((at.addr.segment(), copied));
+            self.lacks_copies |= !copied && self.may_have_copies(at.addr.segment());
             for (index, block) in frame.bytes.chunks(BLOCK_LEN).enumerate() {
                 let addr = at.addr.plus(index as u32);
                 let copy = if copied { copy_of(&self.array, addr) } else { None };

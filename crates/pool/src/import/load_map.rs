@@ -34,6 +34,8 @@ pub(crate) struct Loaded {
     pub journal: Vec<JournalPosition>,
     /// Whether the last of them has copies of its blocks.
     pub doubled: Option<bool>,
+    /// Whether a part of the journal has neither redundancy nor a copy.
+    pub lacks_copies: bool,
     /// Blocks of the journal that some device does not hold as it should.
     pub repairs: Vec<(BlockAddr, Vec<u8>)>,
 }
@@ -45,7 +47,8 @@ impl Loaded {
         let (journal, repairs) = (Vec::new(), Vec::new());
         let (map, snapshots) = (Map::new(), Vec::new());
         let fingerprints = Fingerprints::default();
-        Self { array, table, map, snapshots, fingerprints, journal, doubled: None, repairs }
+        let (doubled, lacks_copies) = (None, false);
+        Self { array, table, map, snapshots, fingerprints, journal, doubled, lacks_copies, repairs }
     }
 }
 
@@ -110,10 +113,21 @@ pub(crate) async fn load_map(
     count_live(&journal.map, &table)?;
     check_refs(&journal.map)?;
     let array = build_array(config, devices, &|m| stale_segments(m, &table, &journal))?;
-    let Journal { map, snapshots, fingerprints, positions, doubled, repairs, .. } = journal;
+    let Journal { map, snapshots, fingerprints, positions, doubled, lacks_copies, repairs, .. } =
+        journal;
     let snapshots = snapshots.into_values().collect();
     let journal = positions;
-    Ok(Loaded { array, table, map, snapshots, fingerprints, journal, doubled, repairs })
+    Ok(Loaded {
+        array,
+        table,
+        map,
+        snapshots,
+        fingerprints,
+        journal,
+        doubled,
+        lacks_copies,
+        repairs,
+    })
 }
 
 /// The content of the map journal.
@@ -127,6 +141,7 @@ struct Journal {
     /// Where the journal enters each of its segments.
     positions: Vec<JournalPosition>,
     doubled: Option<bool>,
+    lacks_copies: bool,
     repairs: Vec<(BlockAddr, Vec<u8>)>,
 }
 
@@ -189,6 +204,7 @@ impl Journal {
         journal.repairs = reader.take_repairs();
         journal.positions = reader.segments().to_vec();
         journal.doubled = reader.is_end_doubled();
+        journal.lacks_copies = reader.lacks_copies();
         Ok(journal)
     }
 

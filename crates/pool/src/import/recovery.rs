@@ -174,7 +174,8 @@ impl Pool {
     /// Assembles a pool. No task runs yet.
     pub(crate) fn assemble(parts: Parts) -> Rc<Pool> {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
-        let Loaded { array, table, map, snapshots, fingerprints, doubled, .. } = loaded;
+        let Loaded { array, table, map, snapshots, fingerprints, doubled, lacks_copies, .. } =
+            loaded;
         let settings = Settings::of(&config.properties);
         let in_flight = InFlight::new(MOST_IN_FLIGHT_BYTES);
         let guid = config.guid;
@@ -229,6 +230,7 @@ impl Pool {
             config: config.into(),
         });
         pool.dirty.space.usable_blocks.set(usable_blocks);
+        pool.scan.copies_wanted.set(lacks_copies);
         pool.complete();
         pool
     }

@@ -128,11 +128,21 @@ impl Pool {
             fruitless = if stuck { fruitless + 1 } else { 0 };
             before = at;
             if fruitless == FRUITLESS {
-                self.health.events.push(PoolEvent::JournalNotRenewed);
+                if self.scan.journal_damaged.get() {
+                    self.health.events.push(PoolEvent::JournalNotRenewed);
+                }
                 return false;
             }
         }
         true
+    }
+
+    /// Writes the map anew, with a copy of each block: what the journal has is from a time when the
+    /// pool had redundancy. Without room for it the journal stays as it is, and is readable.
+    pub(super) async fn copy_journal(self: &Rc<Self>) {
+        self.scan.checkpoint_wanted.set(true);
+        let ended = || self.lifecycle.closing.get() || self.is_stopped();
+        self.renew_journal(&ended).await;
     }
 
     /// Called before the last root: without the map on the devices no import could read the pool.

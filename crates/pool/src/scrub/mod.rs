@@ -29,6 +29,8 @@ pub(crate) struct ScanState {
     pub(crate) stop: Cell<bool>,
     /// A scrub found damage in the map journal, so the map is written anew.
     pub checkpoint_wanted: Cell<bool>,
+    /// Parts of the journal have neither redundancy nor a copy, so the map is written anew.
+    pub copies_wanted: Cell<bool>,
     /// The journal is still damaged; an import from the devices would fail.
     pub journal_damaged: Cell<bool>,
     /// The segment at which a paused scrub continues.
@@ -285,7 +287,12 @@ impl Pool {
         loop {
             let scan = &self.scan;
             let ended = || self.lifecycle.closing.get() || self.is_stopped();
-            let wanted = || scan.resilver_wanted.get() || scan.scrub_wanted.get() || ended();
+            let wanted = || {
+                scan.resilver_wanted.get()
+                    || scan.scrub_wanted.get()
+                    || scan.copies_wanted.get()
+                    || ended()
+            };
             let _ = rt::timeout(DUE_INTERVAL, Box::pin(self.sync.done.until(wanted))).await;
             if ended() {
                 return;
@@ -295,7 +302,9 @@ impl Pool {
                 scan.stop.set(false);
                 scan.scrub_wanted.set(true);
             }
-            if scan.resilver_wanted.replace(false) {
+            if scan.copies_wanted.replace(false) {
+                self.copy_journal().await;
+            } else if scan.resilver_wanted.replace(false) {
                 self.run_resilver().await;
             } else if scan.scrub_wanted.replace(false) {
                 self.run_scrub().await;

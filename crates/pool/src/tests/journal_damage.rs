@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use forebay_device::IoBuf;
 use forebay_format::journal::{FrameHeader, FrameKind};
-use forebay_rt::Runtime;
-use forebay_units::Layout;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
 
 use super::copies::{ALL, BLOCK, SIZE, image, scrub};
 use super::imports::until_crash;
@@ -265,5 +265,48 @@ fn frames_that_a_rewind_left_behind_are_not_taken_for_the_map() {
             drop(v);
             pool.export().await.unwrap();
         });
+    }
+}
+
+// While it was a mirror, each frame was written once.
+#[test]
+fn a_pool_that_lost_its_redundancy_gets_copies_of_its_journal() {
+    for is_cut in [false, true] {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        until_crash(async move {
+            let pool = made(&mine, Layout::Mirror).await;
+            for salt in [2, 3, 4] {
+                write(&pool, salt).await;
+            }
+            pool.detach("b").await.unwrap();
+            pool.detach("c").await.unwrap();
+            if !is_cut {
+                rt::sleep(Nanos::from_secs(5)).await;
+            }
+        });
+        let options = ImportOptions::default();
+        let paths = names(&["a"]);
+        if is_cut {
+            let (mine, paths, options) = (rack.clone(), paths.clone(), options.clone());
+            until_crash(async move {
+                let _pool = Pool::import(mine.host(1), &paths, "tank", &options).await.unwrap();
+                rt::sleep(Nanos::from_secs(5)).await;
+            });
+        }
+        let mine = rack.clone();
+        let all = Runtime::simulated(2).block_on(async move { frames(&mine, "a").await });
+        assert!(all.len() >= 4, "{all:?}");
+        for (_, at) in all {
+            let (mine, paths, options) = (rack.clone(), paths.clone(), options.clone());
+            until_crash(async move {
+                strike(&mine, "a", at).await;
+                let pool = Pool::import(mine.host(1), &paths, "tank", &options).await.unwrap();
+                let v = pool.open_volume("v").unwrap();
+                for salt in [1, 2, 3, 4] {
+                    expect(&v, salt * 8192, &stamp(8192, salt)).await;
+                }
+            });
+        }
     }
 }
