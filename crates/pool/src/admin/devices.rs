@@ -293,18 +293,22 @@ impl Pool {
             let mut trial = self.config.borrow().clone();
             forget_in(&mut trial, id);
             self.check_usable(&trial, UsableChange::Without { device: found.path.clone() })?;
-            let copies = self.journal_copies();
+            let had_redundancy = self.redundant_groups();
             self.store.array.detach(id).map_err(|e| self.of_member(e))?;
             self.forget_member(DeviceId(found.device));
             let in_log = self.log_in_pool();
             self.restart_log(in_log).await?;
-            if self.journal_copies() > copies {
+            if self.redundant_groups() < had_redundancy {
                 self.scan.copies_wanted.set(true);
                 self.sync.done.notify_all();
             }
         }
         self.let_go(&[found.device]).await;
         Ok(())
+    }
+
+    fn redundant_groups(&self) -> usize {
+        self.store.array.groups().iter().filter(|geometry| geometry.has_redundancy()).count()
     }
 
     /// Removes a data member that the array has released from the configuration. A replacement

@@ -310,3 +310,25 @@ fn a_pool_that_lost_its_redundancy_gets_copies_of_its_journal() {
         }
     }
 }
+
+// What the journal has in the group is there once, whatever other groups have.
+#[test]
+fn each_group_that_loses_its_redundancy_has_the_map_written_anew() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "d"], SIZE);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.add(&spec(Layout::Mirror, &["c", "d"], &[])).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        write(&pool, 1).await;
+        let mut before = None;
+        for name in ["b", "d"] {
+            pool.detach(name).await.unwrap();
+            rt::sleep(Nanos::from_secs(5)).await;
+            let start = pool.writers.lock().await.journal_start.map(|start| start.seq);
+            assert!(start > before, "{name}: the journal begins at {start:?} still");
+            before = start;
+        }
+        pool.export().await.unwrap();
+    });
+}
