@@ -35,6 +35,14 @@ pub enum MemberState {
     Removed,
 }
 
+impl MemberState {
+    /// Whether the device is read.
+    #[must_use]
+    pub fn is_in_use(self) -> bool {
+        matches!(self, Self::Online | Self::Degraded)
+    }
+}
+
 impl fmt::Display for MemberState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -127,8 +135,8 @@ impl Member {
                 set.insert(segment - first_segment);
             }
         }
-        let alive = matches!(state, MemberState::Online | MemberState::Degraded);
-        let state = if alive && device.is_none() { MemberState::Unavail } else { state };
+        let state =
+            if state.is_in_use() && device.is_none() { MemberState::Unavail } else { state };
         Self {
             id,
             device: RefCell::new(device),
@@ -160,7 +168,7 @@ impl Member {
 
     /// Whether it serves reads of segments that are not stale.
     pub(crate) fn is_readable(&self) -> bool {
-        matches!(self.state.get(), MemberState::Online | MemberState::Degraded)
+        self.state.get().is_in_use()
     }
 
     /// Whether its device can be read, trusted or not.

@@ -228,9 +228,7 @@ impl Claimed {
             Verdict::Confirmed(devices) => {
                 *beat += 1;
                 let heartbeat = Heartbeat { beat: *beat, ..self.heartbeat };
-                for device in devices {
-                    self.monitor.write_to_first(&[device], heartbeat).await;
-                }
+                self.monitor.write_to_each(&devices, heartbeat).await;
                 Some(HEARTBEAT_INTERVAL)
             }
             Verdict::Unproven => Some(RETRY_INTERVAL),

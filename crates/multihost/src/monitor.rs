@@ -160,6 +160,20 @@ impl Monitor {
         }
     }
 
+    /// Begins to read the heartbeats of `devices`, and does not wait for them. If one of them is
+    /// another owner's, the fence is lost: [`PollMode::FirstHeartbeat`] asks one device alone, and
+    /// a machine that takes the pool over may reach others.
+    pub fn watch(self: &Rc<Self>, devices: &[Device], owner: Owner) {
+        for device in devices {
+            let monitor = self.clone();
+            self.poller.look(device, move |found| {
+                if monitor.is_other_owner(&found, owner) {
+                    monitor.fence.lose();
+                }
+            });
+        }
+    }
+
     /// Begins or ends the gap, and returns when it began.
     fn update_gap(&self, now: Nanos) -> Option<Nanos> {
         let mut gap = self.gap.borrow_mut();
@@ -172,10 +186,16 @@ impl Monitor {
         gap.as_ref().map(|gap| gap.began_at)
     }
 
-    /// Writes a heartbeat to the first of `devices` that has none under way. Does not wait long for
-    /// a device that hangs; the next heartbeat goes to another one.
-    pub async fn write_to_first(&self, devices: &[Device], heartbeat: Heartbeat) {
-        self.poller.write_to_first(devices, heartbeat).await;
+    /// Writes a heartbeat to each of `devices` that has none under way, to one after the other.
+    /// Does not wait long for devices that hang.
+    pub async fn write_to_each(&self, devices: &[Device], heartbeat: Heartbeat) {
+        self.poller.write_to_each(devices, heartbeat).await;
+    }
+
+    /// Whether a heartbeat is under way to one of `devices`, which may hang.
+    #[must_use]
+    pub fn is_writing(&self, devices: &[Device]) -> bool {
+        devices.iter().any(|device| self.poller.is_writing(device))
     }
 
     /// Heartbeats that failed since the last call, with their devices. Such a device may have lost

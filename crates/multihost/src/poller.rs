@@ -51,6 +51,8 @@ pub(crate) struct Poller {
     /// By device: when each read was issued, oldest first.
     reads_in_flight: RefCell<BTreeMap<usize, Vec<Nanos>>>,
     answers: RefCell<Vec<Answer>>,
+    /// Devices on which a look is under way ([`Poller::look`]).
+    looks_in_flight: RefCell<BTreeSet<usize>>,
     /// Devices that have a heartbeat under way.
     writes_in_flight: RefCell<BTreeSet<usize>>,
     /// Heartbeats that failed, for [`Poller::take_failed_writes`].
@@ -68,6 +70,7 @@ impl Poller {
         Rc::new(Self {
             reads_in_flight: RefCell::default(),
             answers: RefCell::default(),
+            looks_in_flight: RefCell::default(),
             writes_in_flight: RefCell::default(),
             failed_writes: RefCell::default(),
             changed: Notify::new(),
@@ -151,18 +154,43 @@ impl Poller {
         self.answers.take()
     }
 
-    /// Writes a heartbeat to the first of `devices` that has none under way: a delayed heartbeat
-    /// may land over the next owner's, so there must be few. Waits for it at most
-    /// [`ANSWER_TIMEOUT`].
-    pub async fn write_to_first(self: &Rc<Self>, devices: &[Device], heartbeat: Heartbeat) {
-        let is_writing = |key| self.writes_in_flight.borrow().contains(&key);
-        let Some(device) = devices.iter().find(|device| !is_writing(device_key(device))) else {
-            return;
-        };
+    /// Begins to read a heartbeat of which only `see` is told, unless such a read of this device is
+    /// under way.
+    pub fn look(self: &Rc<Self>, device: &Device, see: impl FnOnce(Heartbeat) + 'static) {
         let key = device_key(device);
-        self.start_write(device.clone(), heartbeat);
-        let written = Box::pin(self.changed.until(|| !is_writing(key)));
-        let _ = rt::timeout(ANSWER_TIMEOUT, written).await;
+        if !self.looks_in_flight.borrow_mut().insert(key) {
+            return;
+        }
+        let (poller, device) = (self.clone(), device.clone());
+        rt::spawn_detached(Box::pin(async move {
+            let outcome = read_heartbeat(&device).await;
+            poller.looks_in_flight.borrow_mut().remove(&key);
+            poller.changed.notify_all();
+            if let Ok(Some(heartbeat)) = outcome {
+                see(heartbeat);
+            }
+        }));
+    }
+
+    /// Writes a heartbeat to each of `devices` that has none under way, to one after the other: a
+    /// delayed heartbeat may land over the next owner's, so there must be few. Waits for each at
+    /// most [`ANSWER_TIMEOUT`]. Devices whose turn has not come after [`MAX_POLL_DURATION`] get
+    /// none.
+    pub async fn write_to_each(self: &Rc<Self>, devices: &[Device], heartbeat: Heartbeat) {
+        let deadline = rt::now() + MAX_POLL_DURATION;
+        for device in devices {
+            let wait = deadline.since(rt::now()).min(ANSWER_TIMEOUT);
+            if wait > Nanos::ZERO && !self.is_writing(device) {
+                self.start_write(device.clone(), heartbeat);
+                let written = Box::pin(self.changed.until(|| !self.is_writing(device)));
+                let _ = rt::timeout(wait, written).await;
+            }
+        }
+    }
+
+    /// Whether a heartbeat is under way to this device.
+    pub fn is_writing(&self, device: &Device) -> bool {
+        self.writes_in_flight.borrow().contains(&device_key(device))
     }
 
     fn start_write(self: &Rc<Self>, device: Device, heartbeat: Heartbeat) {
@@ -189,7 +217,11 @@ impl Poller {
 
     /// Waits until no read and no write is under way: the next owner may want to open the devices.
     pub async fn drain(&self) {
-        let is_idle = || self.has_no_reads_in_flight() && self.has_no_writes_in_flight();
+        let is_idle = || {
+            self.has_no_reads_in_flight()
+                && self.has_no_writes_in_flight()
+                && self.looks_in_flight.borrow().is_empty()
+        };
         self.changed.until(is_idle).await;
     }
 }

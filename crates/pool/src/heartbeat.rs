@@ -2,6 +2,7 @@
 //! when another machine has taken it. The mechanism is the crate `multihost`.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError};
@@ -12,7 +13,7 @@ use forebay_multihost::{
     leave_heartbeat, write_heartbeat,
 };
 use forebay_rt as rt;
-use forebay_units::{Nanos, OwnerNonce, PoolGuid};
+use forebay_units::{DeviceId, Nanos, OwnerNonce, PoolGuid};
 
 use crate::Pool;
 use crate::admin::candidate::release_all;
@@ -50,11 +51,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the first device needs no heartbeat yet.
-    fn is_heartbeat_recent(&self, devices: &[Device]) -> bool {
+    /// Leaves out devices in object stores while these need no heartbeat yet.
+    fn leave_out_store(&self, devices: &mut Vec<Device>) {
         let is_recent = |at: Nanos| rt::now().since(at) < STORE_HEARTBEAT_INTERVAL;
-        devices.first().is_some_and(is_in_store)
-            && self.health.heartbeats.stored_at.get().is_some_and(is_recent)
+        if self.health.heartbeats.stored_at.get().is_some_and(is_recent) {
+            devices.retain(|device| !is_in_store(device));
+        }
     }
 
     fn heartbeat(&self, beat: u64) -> Heartbeat {
@@ -108,22 +110,20 @@ impl Pool {
                     return fence.end();
                 }
             }
-            let devices = self.heartbeat_devices();
+            let carriers = self.heartbeat_devices();
+            let devices = carriers_first(&carriers, self.devices_in_use());
             if devices.is_empty() {
                 // No device takes a heartbeat any more, so none goes on for writes that wait.
                 self.suspend_without_devices();
                 return fence.end();
             }
+            let mut beside = carriers.iter().skip(1).cloned().collect();
+            self.leave_out_store(&mut beside);
+            monitor.watch(&beside, owner);
             match monitor.check(&devices, PollMode::FirstHeartbeat, owner).await {
-                Verdict::Confirmed(mut devices) => {
+                Verdict::Confirmed(heard) => {
                     pause = HEARTBEAT_INTERVAL;
-                    devices.extend(self.heartbeat_devices());
-                    if !self.is_heartbeat_recent(&devices) {
-                        if devices.first().is_some_and(is_in_store) {
-                            self.health.heartbeats.stored_at.set(Some(rt::now()));
-                        }
-                        monitor.write_to_first(&devices, self.next_heartbeat()).await;
-                    }
+                    self.leave_heartbeats(&heard).await;
                     self.handle_failed_heartbeats();
                 }
                 Verdict::Unproven => pause = RETRY_INTERVAL,
@@ -151,9 +151,54 @@ impl Pool {
         }
     }
 
-    /// Devices to poll, in order: all of them have this owner's heartbeat, or get it when those
-    /// before them do not answer. Log devices come last.
-    fn heartbeat_devices(&self) -> Vec<Device> {
-        self.devices_in_use().into_iter().map(|(_, device)| device).collect()
+    /// Has the heartbeat go on: on the devices of [`Pool::heartbeat_devices`], and on all when one
+    /// of those hangs or only others were `heard`. Another machine may need just the one that
+    /// hangs, and does not know yet what this owner has taken in meanwhile.
+    async fn leave_heartbeats(&self, heard: &[Device]) {
+        let monitor = self.opener.monitor();
+        let mut devices = self.heartbeat_devices();
+        let is_heard = heard.is_empty() || heard.iter().any(|device| is_among(&devices, device));
+        if !is_heard || monitor.is_writing(&devices) {
+            devices = carriers_first(&devices, self.devices_in_use());
+        }
+        self.leave_out_store(&mut devices);
+        if devices.iter().any(is_in_store) {
+            self.health.heartbeats.stored_at.set(Some(rt::now()));
+        }
+        monitor.write_to_each(&devices, self.next_heartbeat()).await;
     }
+
+    /// The devices on which this owner's heartbeat goes on. Every import needs one of them, so it
+    /// finds the pool in use whatever other devices it misses: they are so many columns of one
+    /// group that it lacks too many without them. Of all groups it is the one where these devices
+    /// are the fewest; one in an object store only when there is no other, for each heartbeat is a
+    /// request there.
+    fn heartbeat_devices(&self) -> Vec<Device> {
+        let groups = self.store.array.groups();
+        let mut columns: Vec<BTreeMap<usize, Vec<Device>>> = vec![BTreeMap::new(); groups.len()];
+        let devices = self.devices.borrow();
+        for member in self.store.array.status().iter().filter(|member| member.state.is_in_use()) {
+            let device = devices.get(&member.id).map(|open| open.device());
+            columns[member.group].entry(member.column).or_default().extend(device);
+        }
+        let needed = groups.iter().zip(columns).map(|(geometry, columns)| {
+            let columns = columns.into_values().take(geometry.parity_columns() + 1);
+            let mut devices: Vec<Device> = columns.flatten().collect();
+            devices.sort_by_key(is_in_store);
+            devices
+        });
+        let in_use = needed.filter(|devices| !devices.is_empty());
+        in_use.min_by_key(|devices| (is_in_store(&devices[0]), devices.len())).unwrap_or_default()
+    }
+}
+
+fn is_among(devices: &[Device], device: &Device) -> bool {
+    devices.iter().any(|other| Rc::ptr_eq(other, device))
+}
+
+/// All devices to poll, those first that have the newest heartbeats. The others have this owner's
+/// too, from its import. Log devices come last.
+fn carriers_first(carriers: &[Device], in_use: Vec<(DeviceId, Device)>) -> Vec<Device> {
+    let others = in_use.into_iter().map(|(_, device)| device);
+    carriers.iter().cloned().chain(others.filter(|other| !is_among(carriers, other))).collect()
 }

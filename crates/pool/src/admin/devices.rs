@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_array::{ArrayError, MemberState};
+use forebay_array::ArrayError;
 use forebay_device::Device;
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig};
 use forebay_rt::sync::MutexGuard;
@@ -413,7 +413,7 @@ impl Pool {
         if self.is_log(member.device) {
             return member.state == MemberUse::Online && self.devices.borrow().contains_key(&id);
         }
-        self.store.array.status().iter().any(|m| m.id == id && is_used(m.state))
+        self.store.array.status().iter().any(|m| m.id == id && m.state.is_in_use())
     }
 
     pub(super) fn close_side(&self, old: &MemberConfig) -> Result<(), AdminError> {
@@ -507,10 +507,6 @@ impl Pool {
             }
         }
     }
-}
-
-fn is_used(state: MemberState) -> bool {
-    matches!(state, MemberState::Online | MemberState::Degraded)
 }
 
 /// Takes a data member out of a configuration. A replacement takes its place.

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_array::MemberState;
 use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{MemberUse, PoolConfig};
@@ -173,7 +172,7 @@ impl Pool {
         let devices = self.devices.borrow();
         let members = self.store.array.status().into_iter();
         members
-            .filter(|m| matches!(m.state, MemberState::Online | MemberState::Degraded))
+            .filter(|member| member.state.is_in_use())
             .filter_map(|m| devices.get(&m.id).map(|d| (m.id, d.clone())))
             .collect()
     }

@@ -181,8 +181,8 @@ fn a_pool_that_another_machine_uses_is_refused_and_not_written_to() {
         let pool = make(&rack, Layout::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
         pool.sync().await.unwrap();
         rt::sleep(Nanos::from_secs(20)).await;
-        // The idle owner writes one heartbeat a second, for four seconds.
-        const BEATS: u64 = 5;
+        // The idle owner writes its heartbeat to two devices a second, for four seconds.
+        const BEATS: u64 = 2 * 5;
         for options in [ImportOptions::default(), forced()] {
             let before = rack.changes();
             let kind = import(&rack, 2, &options).await.err().unwrap();

@@ -3,13 +3,15 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::{Device, IoBuf, MemoryDevice};
-use forebay_format::label::Heartbeat;
+use forebay_device::{Device, IoBuf, MemoryDevice, Operation};
+use forebay_format::label::{HEARTBEAT_OFFSET_BYTES, Heartbeat};
 use forebay_multihost::{Claim, Fence, Monitor, read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
-use super::rack::Rack;
+use super::rack::{Rack, scripted};
+use super::{expect, names, stamp, volume};
 use crate::import::device_match::look_at;
 use crate::import::found::Found;
 use crate::import::takeover::{labeled_devices, root_owners};
@@ -17,7 +19,7 @@ use crate::labels::read_label;
 use crate::opener::FencedOpener;
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec};
 use crate::status::Health;
-use crate::{ImportError, Opener, Pool, SuspendReason};
+use crate::{ImportError, ImportErrorKind, Opener, Pool, SuspendReason};
 
 /// Long enough for a command on memory.
 const MOMENT: Nanos = Nanos::from_millis(10);
@@ -123,7 +125,7 @@ fn owner_that_finds_another_owner_stops_and_writes_no_more() {
     Runtime::simulated(1).block_on(async {
         let devices = shared_devices();
         let pool = create_mirror(devices.host(1)).await;
-        assert_eq!(health_after(&pool, Nanos::from_secs(3)).await, Health::Online);
+        assert_eq!(health_after(&pool, Nanos::from_millis(3500)).await, Health::Online);
         write_foreign(&devices, &["a"], &foreign(&pool, 2, 0)).await;
         assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Suspended);
         let own = pool.label_devices()[0].1.device();
@@ -258,5 +260,130 @@ fn import_that_is_cut_short_keeps_the_log_mark() {
             marks.extend(label.log_marks.into_iter().map(|(_, mark)| mark));
         }
         assert_eq!(marks.into_iter().max(), Some(mark));
+    });
+}
+
+/// A pool of these devices on machine 1, with a mark on `v`.
+async fn marked(rack: &Rc<Rack>, layout: Layout, devices: &[&str]) -> Rc<Pool> {
+    let pool = create_on(rack.host(1), layout, names(devices)).await;
+    pool.create_volume(&volume(4 << 20)).await.unwrap();
+    pool.open_volume("v").unwrap().write(0, stamp(65536, 1), true).await.unwrap();
+    pool
+}
+
+async fn import_from(
+    machine: Rc<dyn Opener>,
+    devices: &[&str],
+) -> Result<Rc<Pool>, ImportErrorKind> {
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    Pool::import(machine, &names(devices), "p", &options).await.map_err(|error| error.kind)
+}
+
+// Whichever of its devices a machine misses, it finds the pool in use on the others.
+#[test]
+fn import_that_misses_devices_is_refused_while_the_owner_runs() {
+    const ALL: &[&str] = &["a", "b", "c", "d"];
+    let layouts = [
+        (Layout::Mirror, &ALL[..3], vec![vec!["a"], vec!["b"], vec!["c"]]),
+        (Layout::Raidz1, &ALL[..3], vec![vec!["a", "b"], vec!["b", "c"], vec!["c", "a"]]),
+        (Layout::Raidz2, ALL, vec![vec!["a", "b"], vec!["c", "d"], vec!["d", "a"]]),
+    ];
+    for (layout, devices, reached) in layouts {
+        let rack = Rack::new(ALL, 96 << 20);
+        Runtime::simulated(1).block_on(async move {
+            let pool = marked(&rack, layout, devices).await;
+            for some in reached {
+                let refused = import_from(rack.host(2), &some).await.err().expect("refused");
+                assert_kind!(refused, InUseElsewhere { .. });
+            }
+            pool.open_volume("v").unwrap().write(0, stamp(65536, 2), true).await.unwrap();
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+/// Has all commands to one device hang.
+#[derive(Default)]
+struct Hangs {
+    device: &'static str,
+    is_over: Cell<bool>,
+}
+
+impl Script for Hangs {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            while command.device == self.device && !self.is_over.get() {
+                rt::sleep(MOMENT).await;
+            }
+            Decision::Run
+        })
+    }
+}
+
+// Its heartbeat does not reach that device, and the other machine misses the one that it reaches.
+#[test]
+fn owner_stops_when_a_device_that_hung_is_another_machines_as_it_answers() {
+    Runtime::simulated(1).block_on(async {
+        let rack = shared_devices();
+        let script = Rc::new(Hangs { device: "b", is_over: Cell::new(true) });
+        let pool = create_mirror(scripted(rack.host(1), script.clone())).await;
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(65536, 1), true).await.unwrap();
+        script.is_over.set(false);
+        let other = import_from(rack.host(2), &["b"]).await.expect("it is silent");
+        assert_eq!(health_after(&pool, Nanos::ZERO).await, Health::Online);
+        script.is_over.set(true);
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(*pool.lifecycle.stopped.borrow(), Some(SuspendReason::TakenOver));
+        v.write(0, stamp(65536, 2), true).await.unwrap_err();
+        expect(&other.open_volume("v").unwrap(), 0, &stamp(65536, 1)).await;
+        other.export().await.unwrap();
+    });
+}
+
+/// Holds an import up when it begins to watch the heartbeat on `a`, which it has read with the
+/// label.
+#[derive(Default)]
+struct HoldsWatch {
+    reads: Cell<u64>,
+    may_go: Cell<bool>,
+}
+
+impl Script for HoldsWatch {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_heartbeat = command.device == "a" && command.offset_bytes == HEARTBEAT_OFFSET_BYTES;
+        let is_read = is_heartbeat && command.operation == Operation::Read;
+        Box::pin(async move {
+            self.reads.set(self.reads.get() + u64::from(is_read));
+            while self.reads.get() == 2 && !self.may_go.get() {
+                rt::sleep(Nanos::from_millis(1)).await;
+            }
+            Decision::Run
+        })
+    }
+}
+
+// It had no label when the import looked. The heartbeat does not reach the owner's other device.
+#[test]
+fn import_looks_again_when_the_owner_has_taken_in_a_device_since() {
+    const ALL: &[&str] = &["a", "b", "c"];
+    let rack = Rack::new(ALL, 96 << 20);
+    Runtime::simulated(1).block_on(async move {
+        let slow = Rc::new(Hangs { device: "b", is_over: Cell::new(true) });
+        let pool = create_mirror(scripted(rack.host(1), slow.clone())).await;
+        let script = Rc::new(HoldsWatch::default());
+        let opener = scripted(rack.host(2), script.clone());
+        let other = rt::spawn(async move { import_from(opener, ALL).await });
+        while script.reads.get() < 2 {
+            rt::sleep(Nanos::from_millis(1)).await;
+        }
+        pool.replace("a", Some("c"), false).await.unwrap();
+        rt::sleep(Nanos::from_secs(3)).await;
+        slow.is_over.set(false);
+        script.may_go.set(true);
+        let refused = other.await.err().expect("refused");
+        assert_kind!(refused, InUseElsewhere { .. });
+        slow.is_over.set(true);
     });
 }
