@@ -159,15 +159,16 @@ impl Disks {
         devices
     }
 
-    /// The devices as another machine has them, beside the one that has the pool.
-    pub(crate) async fn open_on_other(&self, spec: &PoolSpec) -> Vec<Device> {
+    /// The devices as another machine has them, beside the one that has the pool. It `misses` some.
+    pub(crate) async fn open_on_other(&self, spec: &PoolSpec, misses: &[usize]) -> Vec<Device> {
         let mut devices = self.devices();
         for (disk, bucket) in &self.buckets {
             let device = &mut devices[*disk];
             let client = bucket.client(device.name());
             *device = object_stores::open_on(client, OTHER_HOST, spec.data_bytes).await;
         }
-        devices
+        let reached = devices.into_iter().enumerate().filter(|(disk, _)| !misses.contains(disk));
+        reached.map(|(_, device)| device).collect()
     }
 
     /// Loses memory that only the other sides of log mirrors protect.

@@ -29,7 +29,11 @@ impl<S: Subject> BootContext<S> {
         crashes: bool,
         contest: Rc<Contest>,
     ) -> Option<BootEnd> {
-        let devices = self.disks.open_on_other(&self.scenario.spec).await;
+        let devices = self.disks.open_on_other(&self.scenario.spec, &plan.misses).await;
+        self.disks.struck.borrow_mut().extend(&plan.misses);
+        if !plan.misses.is_empty() {
+            self.model.count("takeovers by machines that miss disks", 1);
+        }
         let mut taken = None;
         for attempt in &plan.attempts {
             taken = self.attempt(&devices, attempt, &contest).await;

@@ -22,6 +22,8 @@ const MAX_HELD_MS: u64 = 6_500;
 const TAKEOVERS_PER_MILLE: u64 = 800;
 /// How many of a thousand takeovers are those of an owner that is cut off from its disks.
 const CUT_OFF_PER_MILLE: u64 = 400;
+/// How many of a thousand takeovers are by a machine that does not reach the disks that may fail.
+const MISSES_PER_MILLE: u64 = 500;
 /// How many of a thousand boots have scrubs.
 const SCRUBS_PER_MILLE: u64 = 300;
 /// How many of a thousand pools in object stores keep their log, and when cut off mostly reach it.
@@ -93,6 +95,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         stands,
         is_suspended: !plan.spec.in_objects && rng.chance(300),
         lands_after_ns: rng.below(MAX_HELD_MS) * MS,
+        misses: Vec::new(),
         attempts,
         seed: rng.u64(),
         clients: draw_clients(plan, rng),
@@ -108,6 +111,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
     let crashes = rng.chance(700);
     let cuts = cut_off(boot.takeover.as_mut().map_or(&mut [], |t| &mut t.stands), plan);
     boot.crash = (crashes || cuts).then_some(crash);
+    miss_disks(boot.takeover.as_mut().filter(|_| !cuts), plan);
     if level == Level::Within {
         let rng = &mut plan.seed.derive("takeover faults").rng();
         let after =
@@ -167,13 +171,27 @@ fn cut_off(stands: &mut [Stand], plan: &BootPlan<'_>) -> bool {
     stands.iter().any(Stand::is_blind)
 }
 
+/// Has the other machine miss disks that the pool can do without. An owner that is cut off may have
+/// given up others.
+fn miss_disks(takeover: Option<&mut Takeover>, plan: &BootPlan<'_>) {
+    let rng = &mut plan.seed.derive("misses").rng();
+    if let Some(takeover) = takeover.filter(|_| rng.chance(MISSES_PER_MILLE)) {
+        let victims = plan.fault_plan.victims().iter().copied();
+        takeover.misses = victims.filter(|_| rng.chance(800)).collect();
+    }
+}
+
 /// Leaves out the faults of boots after one whose owner is cut off: it may give up as many disks as
-/// the pool can do without, and keep the pool. When they are whole again is not known.
+/// the pool can do without, its log too, and keep the pool. When they are whole again is not known.
 pub(super) fn spare_after_cuts(mut boots: Vec<Boot>) -> Vec<Boot> {
     let mut was_cut_off = false;
     for boot in &mut boots {
         if was_cut_off {
             boot.faults.clear();
+            let stands = boot.takeover.iter_mut().flat_map(|takeover| &mut takeover.stands);
+            for stand in stands.filter(|stand| stand.has_log) {
+                *stand = Stand { cut_off: None, has_log: false, ..*stand };
+            }
         }
         let mut stands = boot.takeover.iter().flat_map(|takeover| &takeover.stands);
         was_cut_off |= stands.any(Stand::is_blind);

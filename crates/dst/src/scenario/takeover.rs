@@ -18,6 +18,9 @@ pub struct Takeover {
     /// What disks have of the owner's commands takes effect at once, or so long after it stood
     /// still.
     pub lands_after_ns: u64,
+    /// Disks that the other machine does not reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub misses: Vec<usize>,
     /// The imports that the other machine tries, until one succeeds.
     pub attempts: Vec<Attempt>,
     /// Seed of the order among the other machine's tasks, and between the machines.
