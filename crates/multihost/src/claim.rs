@@ -4,7 +4,7 @@
 //! import's reservation and heartbeat on every device, the heartbeat renewed until the claim is
 //! dropped. A claim writes nothing if it finds an unknown owner's heartbeat or reservation.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
@@ -117,6 +117,8 @@ struct Claimed {
     devices: RefCell<Vec<Device>>,
     /// What is written, but for the counter.
     heartbeat: Heartbeat,
+    /// The count of the last heartbeat.
+    beat: Cell<u64>,
 }
 
 impl Claim {
@@ -149,7 +151,7 @@ impl Claim {
         monitor.set_owner(owner.nonce);
         reserve_all(&devices, monitor, force).await?;
         let (monitor, devices) = (monitor.clone(), RefCell::new(devices));
-        let claimed = Rc::new(Claimed { monitor, devices, heartbeat });
+        let claimed = Rc::new(Claimed { monitor, devices, heartbeat, beat: Cell::new(0) });
         // From here on this process may be paused and replaced: its first heartbeat is fenced
         // already.
         claimed.monitor.fence().confirm(begun);
@@ -159,8 +161,11 @@ impl Claim {
     }
 
     /// Ends the claim of an import that has succeeded: the pool's heartbeat must follow at once.
-    pub fn hand_over(mut self) {
+    /// Returns the count of the last one. The next ones count on from there: a machine that watches
+    /// meanwhile would take an equal count for silence.
+    pub fn hand_over(mut self) -> u64 {
         self.is_handed_over = true;
+        self.claimed.beat.get()
     }
 
     /// Reads all heartbeats; an error if another owner has replaced this claim.
@@ -215,9 +220,9 @@ impl Claimed {
         }
     }
 
-    /// Writes heartbeat number `beat` where this owner is found. Returns after how long the next
-    /// one is due; `None` when there is none.
-    async fn renew(&self, beat: &mut u64) -> Option<Nanos> {
+    /// Writes the next heartbeat where this owner is found. Returns after how long another one is
+    /// due; `None` when there is none.
+    async fn renew(&self) -> Option<Nanos> {
         let owner = Owner::of(&self.heartbeat);
         let devices = self.devices.borrow().clone();
         let verdict = self.monitor.check(&devices, PollMode::AllDevices, owner).await;
@@ -226,8 +231,8 @@ impl Claimed {
         }
         match verdict {
             Verdict::Confirmed(devices) => {
-                *beat += 1;
-                let heartbeat = Heartbeat { beat: *beat, ..self.heartbeat };
+                self.beat.set(self.beat.get() + 1);
+                let heartbeat = Heartbeat { beat: self.beat.get(), ..self.heartbeat };
                 self.monitor.write_to_each(&devices, heartbeat).await;
                 Some(HEARTBEAT_INTERVAL)
             }
@@ -244,11 +249,11 @@ impl Claimed {
 /// Renews a claim until it is dropped. Keeps no device open meanwhile: another process may open it
 /// as soon as the pool is exported.
 async fn renew_until_dropped(claimed: Weak<Claimed>) {
-    let (mut beat, mut pause) = (0, HEARTBEAT_INTERVAL);
+    let mut pause = HEARTBEAT_INTERVAL;
     loop {
         rt::sleep(pause).await;
         let Some(claimed) = claimed.upgrade() else { return };
-        match claimed.renew(&mut beat).await {
+        match claimed.renew().await {
             Some(next) => pause = next,
             None => return,
         }

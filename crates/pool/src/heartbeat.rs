@@ -29,6 +29,13 @@ pub(crate) struct Heartbeats {
     stored_at: Cell<Option<Nanos>>,
 }
 
+impl Heartbeats {
+    /// Counts on from the last heartbeat of the import's claim.
+    pub(crate) fn go_on_after(&self, count: u64) {
+        self.count.set(count);
+    }
+}
+
 impl Pool {
     fn next_heartbeat(&self) -> Heartbeat {
         let beats = &self.health.heartbeats;

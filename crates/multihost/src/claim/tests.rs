@@ -196,7 +196,7 @@ fn devices_of_a_claim_that_was_given_up_are_closed_when_their_commands_end() {
             rt::sleep(Nanos::from_millis(2500)).await;
             assert_eq!(Rc::strong_count(&devices[1].device), 3, "one for the claim, one to write");
             match is_handed_over {
-                true => claim.hand_over(),
+                true => assert_eq!(claim.hand_over(), 2),
                 false => drop(claim),
             }
             rt::sleep(Nanos::from_secs(12)).await;

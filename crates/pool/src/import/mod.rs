@@ -227,7 +227,7 @@ impl Pool {
         }
         recovered.map_err(|e| pool.ended_by(e))?;
         claim.verify().await?;
-        claim.hand_over();
+        pool.health.heartbeats.go_on_after(claim.hand_over());
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
         for remark in &report.remarks {

@@ -387,3 +387,23 @@ fn import_looks_again_when_the_owner_has_taken_in_a_device_since() {
         slow.is_over.set(true);
     });
 }
+
+// A machine that watches would take an equal count for silence.
+#[test]
+fn no_count_of_an_owners_heartbeats_comes_twice() {
+    let devices = shared_devices();
+    let [first, second] = [1, 2].map(|host| devices.host(host));
+    let before = Runtime::simulated(1).block_on(async move { create_mirror(first).await.nonce });
+    Runtime::simulated(2).block_on(async move {
+        let import = rt::spawn(async move { import_from(second, &["a", "b"]).await });
+        let mut counts = Vec::new();
+        for _ in 0..20 {
+            rt::sleep(Nanos::from_secs(1)).await;
+            let found = read_heartbeat(&devices.device("a")).await.expect("readable");
+            counts.extend(found.filter(|found| found.nonce != before).map(|found| found.beat));
+        }
+        assert!(counts.is_sorted(), "{counts:?}");
+        assert!(counts.len() > 12, "{counts:?}");
+        import.await.expect("taken over").export().await.unwrap();
+    });
+}
