@@ -295,6 +295,10 @@ impl Pool {
             };
             let _ = rt::timeout(DUE_INTERVAL, Box::pin(self.sync.done.until(wanted))).await;
             if ended() {
+                // A scan that has not begun to read shows as running; who waits for it must hear.
+                if self.is_stopped() && self.scan_runs() {
+                    self.finish(ScanPhase::Stopped);
+                }
                 return;
             }
             if !wanted() && self.is_scrub_due() {

@@ -11,7 +11,7 @@ use super::rack::{Rack, paced};
 use super::{names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::{PoolEvent, ScanPhase};
-use crate::{CloseError, CommitError, Pool};
+use crate::{CloseError, CommitError, Pool, SuspendReason};
 
 const SIZE: u64 = 480 << 20;
 const VOLUME: u64 = 320 << 20;
@@ -364,4 +364,16 @@ fn a_write_that_meets_an_export_is_kept_or_refused() {
         }));
     }
     assert!(refused > 0, "no write was under way for long enough");
+}
+
+#[test]
+fn a_scrub_that_has_not_begun_to_read_is_stopped_with_its_pool() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let (pool, _v) = with_a_long_map(&rack).await;
+        pool.scrub().await.unwrap();
+        pool.stop(SuspendReason::TakenOver);
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert_eq!(pool.scan_status().unwrap().state, ScanPhase::Stopped);
+    });
 }
