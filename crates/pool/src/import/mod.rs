@@ -20,9 +20,9 @@ use forebay_format::config::{MemberUse, PoolConfig};
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogError, LogState};
-use forebay_multihost::{ACTIVITY_CHECK_DURATION, Claim};
+use forebay_multihost::{ACTIVITY_CHECK_DURATION, Claim, check_activity};
 use forebay_rt as rt;
-use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos};
+use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos, PoolGuid};
 
 use crate::import::device_match::{
     Seen, check_complete, check_newest, check_sources, leave_missing_logs, map_unreadable,
@@ -34,7 +34,7 @@ use crate::import::found::Found;
 use crate::import::load_map::{Loaded, load_map, room_for_map};
 use crate::import::recovery::Parts;
 use crate::import::replay::{OldLog, check_log_epoch, read_log};
-use crate::import::takeover::{Takeover, is_being_imported};
+use crate::import::takeover::{Takeover, is_being_imported, labeled_devices};
 use crate::labels::read_label;
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::resume::Continued;
@@ -115,7 +115,10 @@ impl Pool {
         begun: Nanos,
     ) -> Result<Rc<Pool>, ImportErrorKind> {
         let Wanted { options, continued, .. } = *wanted;
-        let (mut history, mut chosen) = wanted.choose(&found)?;
+        let (mut history, mut chosen) = match wanted.choose(&found) {
+            Ok(chosen) => chosen,
+            Err(refusal) => return Err(wanted.watched(refusal, &mut found, opener.host()).await),
+        };
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
         let (pool, looked_for) = (config.guid, config.generation);
@@ -267,6 +270,32 @@ impl Wanted<'_> {
         let history = one_history(selected, self.options.keep.as_deref())?;
         let chosen = newest_root(&history.devices, self.options.rewind_groups)?;
         Ok((history, chosen))
+    }
+
+    /// What a pool is refused for whose labels do not fit each other: `refusal`, or that it is in
+    /// use. An owner on another machine that changes its devices at this moment makes it look so.
+    /// The import is to begin anew when the labels are others after the heartbeats were watched.
+    async fn watched(
+        &self,
+        refusal: ImportErrorKind,
+        found: &mut Vec<Found>,
+        host: u64,
+    ) -> ImportErrorKind {
+        let Ok(Some(mine)) = select_pool(found, self.name_or_guid) else { return refusal };
+        let mut roots = mine.iter().flat_map(|found| &found.label.roots);
+        if !roots.any(|root| !root.exported && root.host != host) {
+            return refusal;
+        }
+        let pool = mine[0].label.configs[0].0.pool;
+        if let Err(error) = check_activity(&labeled_devices(&mine), PoolGuid(pool)).await {
+            return error.into();
+        }
+        let again = match self.read_labels(found).await {
+            Ok(()) => self.choose(found).err(),
+            Err(lost) => Some(lost),
+        };
+        self.is_outdated.set(again.as_ref() != Some(&refusal));
+        refusal
     }
 
     /// Reads the labels again: an owner may have changed them.

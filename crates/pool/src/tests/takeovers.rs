@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use forebay_device::{Device, ErrorKind, Operation};
 use forebay_format::checksum::crc64;
-use forebay_format::label::{HEARTBEAT_OFFSET_BYTES, Heartbeat};
+use forebay_format::label::{CONFIG_SLOT_BYTES, HEARTBEAT_OFFSET_BYTES, Heartbeat, LABEL_BYTES};
 use forebay_multihost::{read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Probe, Script};
@@ -541,5 +541,47 @@ fn a_label_that_changes_while_it_is_read_has_the_configuration_of_its_newest_roo
                 break;
             }
         }
+    });
+}
+
+/// Fails reads of the configuration slot that begins so far into each label area.
+struct SlotUnreadable(u64);
+
+impl Script for SlotUnreadable {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_slot = [0, SIZE - LABEL_BYTES].map(|area| area + self.0);
+        let fails = command.operation == Operation::Read && is_slot.contains(&command.offset_bytes);
+        let decision =
+            if fails { Decision::Fail(ErrorKind::Os { errno: 5 }) } else { Decision::Run };
+        Box::pin(std::future::ready(decision))
+    }
+}
+
+/// Machine 2 takes over the pool of `a`, and cannot read this configuration slot.
+async fn take_over_without(rack: &Rc<Rack>, slot: u64) -> Result<Rc<Pool>, ImportError> {
+    let opener = scripted(rack.host(2), Rc::new(SlotUnreadable(slot)));
+    let options = ImportOptions { force: true, ..ImportOptions::default() };
+    Pool::import(opener, &names(&["a"]), "tank", &options).await
+}
+
+// Its owner may be writing them at this moment.
+#[test]
+fn a_pool_whose_labels_do_not_fit_each_other_is_watched_before_it_is_refused() {
+    let rack = Rack::new(&["a"], SIZE);
+    let with_owner = rack.clone();
+    let slot = Runtime::simulated(1).block_on(async move {
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(with_owner.host(1), "tank", &options).await.unwrap();
+        pool.set("dirty_limit", "4M").await.unwrap();
+        pool.sync().await.unwrap();
+        let label = read_label(&with_owner.device("a")).await;
+        let slot = label.roots[0].config_generation % 2 * CONFIG_SLOT_BYTES;
+        let refused = take_over_without(&with_owner, slot).await.err().unwrap();
+        assert_kind!(refused.kind, InUseElsewhere { .. });
+        slot
+    });
+    Runtime::simulated(2).block_on(async move {
+        let refused = take_over_without(&rack, slot).await.err().unwrap();
+        assert_kind!(refused.kind, NoConfiguration { .. });
     });
 }
