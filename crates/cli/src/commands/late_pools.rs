@@ -11,6 +11,7 @@ use forebay_rt as rt;
 use forebay_units::Nanos;
 
 use crate::devices::{answering, is_elsewhere};
+use crate::failure::ErrorCode;
 use crate::log;
 use crate::path_probe::probe_each;
 use crate::pool_access::{KNOWN_POOL_OPTIONS, import_known};
@@ -19,8 +20,8 @@ use crate::state::KnownPool;
 
 /// Between two looks at the devices.
 const LOOK_INTERVAL: Nanos = Nanos::from_secs(10);
-/// Looks after which a pool is tried again although its devices have not changed: another process
-/// or machine may have had it.
+/// Looks after which a pool is tried again although its devices have not changed: another machine
+/// may have had it. One that a process of this machine had is tried at the next look.
 const LOOKS_WITHOUT_CHANGE: u32 = 12;
 
 /// A pool that is not open yet.
@@ -39,7 +40,7 @@ pub async fn open_late(set: Rc<PoolSet>, pools: Vec<KnownPool>) {
     let mut late = Vec::new();
     for pool in pools {
         let seen = present(&pool).await;
-        late.push(Late { pool, tried: seen.clone(), seen, looks: 0 });
+        late.push(Late { pool, tried: seen.clone(), seen, looks: LOOKS_WITHOUT_CHANGE });
     }
     while !late.is_empty() {
         rt::sleep(LOOK_INTERVAL).await;
@@ -72,7 +73,11 @@ async fn look_again(set: &PoolSet, late: Late) -> Option<Late> {
             log::notice(&format!("pool '{}' can be opened now, and is served", pool.name));
             None
         }
-        Err(_) => Some(Late { pool, seen: there.clone(), tried: there, looks: 0 }),
+        Err(failure) => {
+            let is_held = failure.code == ErrorCode::DeviceInUse;
+            let looks = if is_held { LOOKS_WITHOUT_CHANGE } else { 0 };
+            Some(Late { pool, seen: there.clone(), tried: there, looks })
+        }
     }
 }
 
