@@ -21,7 +21,8 @@ use crate::state::KnownPool;
 /// Between two looks at the devices.
 const LOOK_INTERVAL: Nanos = Nanos::from_secs(10);
 /// Looks after which a pool is tried again although its devices have not changed: another machine
-/// may have had it. One that a process of this machine had is tried at the next look.
+/// may have had it. One that a process of this machine had is tried at the next look, and so is
+/// each pool after the server's start, where that is not told apart.
 const LOOKS_WITHOUT_CHANGE: u32 = 12;
 
 /// A pool that is not open yet.

@@ -303,7 +303,6 @@ fn import_that_misses_devices_is_refused_while_the_owner_runs() {
 }
 
 /// Has all commands to one device hang.
-#[derive(Default)]
 struct Hangs {
     device: &'static str,
     is_over: Cell<bool>,
