@@ -10,8 +10,10 @@ use forebay_format::config::{
     CacheConfig, FiguresConfig, GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse,
     PoolConfig, RingConfig, SpareConfig,
 };
+use forebay_format::label::Heartbeat;
 use forebay_format::superblock::{COUNTERS, Superblock, VERSION};
 use forebay_intent_log::{IntentLog, LogConfig};
+use forebay_multihost::leave_heartbeat;
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Layout, OwnerNonce, TxgId};
 
@@ -405,7 +407,10 @@ impl Pool {
         for (cache, open) in config.caches.iter().zip(&caches) {
             write_header(&config, cache, open).await?;
         }
+        let heartbeat = Heartbeat { pool: config.guid, nonce, host: opener.host(), beat: 0 };
         for (id, open) in &devices {
+            // A machine that watches this device alone sees it leave the pool.
+            leave_heartbeat(&open.device(), &heartbeat).await?;
             write_config(&open.device(), id.0, &config).await?;
         }
         let array = build_array(&config, &devices, &|_| Vec::new())?;

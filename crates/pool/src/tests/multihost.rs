@@ -387,6 +387,23 @@ fn import_looks_again_when_the_owner_has_taken_in_a_device_since() {
     });
 }
 
+// A new pool has no heartbeat of its heartbeat task yet. The device may be another pool's by then.
+#[test]
+fn import_leaves_the_only_device_that_it_reaches_when_that_leaves_a_new_pool() {
+    let rack = Rack::new(&["a", "b", "c"], 96 << 20);
+    Runtime::simulated(1).block_on(async move {
+        let pool = create_mirror(rack.host(1)).await;
+        let opener = rack.host(2);
+        let other = rt::spawn(async move { import_from(opener, &["b"]).await });
+        rt::sleep(Nanos::from_millis(100)).await;
+        pool.replace("b", Some("c"), false).await.unwrap();
+        let refused = other.await.err().expect("refused");
+        assert_kind!(refused, InUseElsewhere { .. });
+        assert_eq!(read_heartbeat(&rack.device("b")).await, Ok(None));
+        pool.export().await.unwrap();
+    });
+}
+
 // A machine that watches would take an equal count for silence.
 #[test]
 fn no_count_of_an_owners_heartbeats_comes_twice() {
