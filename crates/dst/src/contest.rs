@@ -15,7 +15,7 @@ use forebay_units::Nanos;
 use crate::disks::Disks;
 use crate::link::Link;
 use crate::model::Model;
-use crate::scenario::{CutOff, Stand, StandEnd, Takeover};
+use crate::scenario::{CutOff, Loss, Stand, StandEnd, Takeover};
 
 /// The machine that has the pool, and the one that takes it.
 const OWNER: u64 = 0;
@@ -73,6 +73,8 @@ pub(crate) struct Contest {
     decision: Cell<Decision>,
     /// The owner's link to its disks.
     pub(crate) link: Rc<Link>,
+    /// The owner's link to the disks that it loses.
+    pub(crate) lost: Rc<Link>,
     /// The owner was cut off from its disks, and may have given them up.
     was_cut_off: Cell<bool>,
     /// What clients of the owner know.
@@ -97,6 +99,7 @@ impl Contest {
             is_idle: Cell::new(false),
             decision: Cell::new(Decision::Open),
             link: Link::new(),
+            lost: Link::new(),
             was_cut_off: Cell::new(false),
             owner: owner.clone(),
             model: RefCell::default(),
@@ -268,11 +271,8 @@ pub(crate) fn contend<T: 'static>(
         lands_after: Nanos(plan.lands_after_ns),
     };
     let (next_end, task) = noting(next_task);
-    let outcome = turns.play(
-        &plan.stands,
-        task,
-        (&|| owner_end.borrow().is_some(), &|| next_end.borrow().is_some()),
-    );
+    let outcome =
+        turns.play(plan, task, (&|| owner_end.borrow().is_some(), &|| next_end.borrow().is_some()));
     disks.world.set_machine(OWNER);
     outcome?;
     let end = next_end.take().flatten().or_else(|| owner_end.take());
@@ -294,7 +294,7 @@ type Ends<'a> = (&'a dyn Fn() -> bool, &'a dyn Fn() -> bool);
 impl Turns<'_> {
     fn play(
         &mut self,
-        stands: &[Stand],
+        plan: &Takeover,
         task: impl Future<Output = ()> + 'static,
         (owner_ended, next_ended): Ends<'_>,
     ) -> Result<(), Unfinished> {
@@ -305,7 +305,10 @@ impl Turns<'_> {
             rt::stand_still(now);
             rt::spawn(task);
         });
-        for stand in stands {
+        if let Some(loss) = &plan.loss {
+            self.lose(loss);
+        }
+        for stand in &plan.stands {
             self.take_turns(self.now + Nanos(stand.after_ns), None, &|| false)?;
             match stand.cut_off {
                 Some(how) => self.cut_off(how, stand)?,
@@ -415,6 +418,20 @@ impl Turns<'_> {
             contest.runs_since.set(self.now);
         }
         Ok(())
+    }
+
+    /// The owner loses its link to some disks, a while from now and for good.
+    fn lose(&self, loss: &Loss) {
+        self.disks.world.tell(|| format!("the owner loses its link to disks: {loss:?}"));
+        self.contest.owner.count("owners that lose disks", 1);
+        self.disks.world.set_machine(OWNER);
+        let (lost, how, after) = (self.contest.lost.clone(), loss.how, Nanos(loss.after_ns));
+        self.owner.run(async move {
+            rt::spawn_detached(Box::pin(async move {
+                rt::sleep(after).await;
+                lost.cut(how, Nanos(u64::MAX), false);
+            }));
+        });
     }
 
     fn on_owner(&self, change: impl FnOnce(&Link) + 'static) {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::stamp::Fill;
 use crate::subject::{Manage, PoolSpec, Sync};
 
-pub use takeover::{Attempt, CutOff, Stand, StandEnd, Takeover, cuts_off, has_takeovers};
+pub use takeover::{Attempt, CutOff, Loss, Stand, StandEnd, Takeover, cuts_off, has_takeovers};
 
 mod takeover;
 

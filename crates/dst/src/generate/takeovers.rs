@@ -8,7 +8,7 @@ use super::boot::{BootPlan, change_volumes, commits};
 use super::clients::draw_client;
 use crate::fault_plan::Level;
 use crate::scenario::{
-    Act, Admin, Attempt, Boot, Crash, CutOff, Fates, Stand, StandEnd, Takeover, TimedFault,
+    Act, Admin, Attempt, Boot, Crash, CutOff, Fates, Loss, Stand, StandEnd, Takeover, TimedFault,
 };
 use crate::subject::{Manage, PoolSpec, Raid};
 
@@ -24,6 +24,8 @@ const TAKEOVERS_PER_MILLE: u64 = 800;
 const CUT_OFF_PER_MILLE: u64 = 400;
 /// How many of a thousand takeovers are by a machine that does not reach the disks that may fail.
 const MISSES_PER_MILLE: u64 = 500;
+/// How many of a thousand takeovers are from an owner that loses such disks.
+const LOSSES_PER_MILLE: u64 = 400;
 /// How many of a thousand boots have scrubs.
 const SCRUBS_PER_MILLE: u64 = 300;
 /// How many of a thousand pools in object stores keep their log, and when cut off mostly reach it.
@@ -95,6 +97,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         stands,
         is_suspended: !plan.spec.in_objects && rng.chance(300),
         lands_after_ns: rng.below(MAX_HELD_MS) * MS,
+        loss: None,
         misses: Vec::new(),
         attempts,
         seed: rng.u64(),
@@ -111,18 +114,26 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
     let crashes = rng.chance(700);
     let cuts = cut_off(boot.takeover.as_mut().map_or(&mut [], |t| &mut t.stands), plan);
     boot.crash = (crashes || cuts).then_some(crash);
-    miss_disks(boot.takeover.as_mut().filter(|_| !cuts), plan);
-    if level == Level::Within {
-        let rng = &mut plan.seed.derive("takeover faults").rng();
-        let after =
-            |fault: TimedFault| TimedFault { at_command: fault.at_command + at_command, ..fault };
-        let faults = plan.fault_plan.faults(TAKEOVER_COMMANDS, true, rng);
-        boot.faults.extend(faults.into_iter().map(after));
-        // A machine that stands still ends no hang, and sends what is slow when it goes on: later
-        // than heartbeats promise.
-        let is_late = |fault: &Fault| matches!(fault, Fault::Hung { .. } | Fault::Slow { .. });
-        boot.faults.retain(|timed| !is_late(&timed.fault));
+    if let Some(takeover) = boot.takeover.as_mut().filter(|_| !cuts) {
+        miss_disks(takeover, plan);
+        lose_disks(takeover, plan);
     }
+    if level == Level::Within {
+        add_faults(boot, plan, at_command);
+    }
+}
+
+/// Adds faults of disks after the next machine's appearance at `at_command`.
+fn add_faults(boot: &mut Boot, plan: &BootPlan<'_>, at_command: u64) {
+    let rng = &mut plan.seed.derive("takeover faults").rng();
+    let after =
+        |fault: TimedFault| TimedFault { at_command: fault.at_command + at_command, ..fault };
+    let faults = plan.fault_plan.faults(TAKEOVER_COMMANDS, true, rng);
+    boot.faults.extend(faults.into_iter().map(after));
+    // A machine that stands still ends no hang, and sends what is slow when it goes on: later
+    // than heartbeats promise.
+    let is_late = |fault: &Fault| matches!(fault, Fault::Hung { .. } | Fault::Slow { .. });
+    boot.faults.retain(|timed| !is_late(&timed.fault));
 }
 
 /// Has the owner scrub, in some boots.
@@ -173,12 +184,25 @@ fn cut_off(stands: &mut [Stand], plan: &BootPlan<'_>) -> bool {
 
 /// Has the other machine miss disks that the pool can do without. An owner that is cut off may have
 /// given up others.
-fn miss_disks(takeover: Option<&mut Takeover>, plan: &BootPlan<'_>) {
+fn miss_disks(takeover: &mut Takeover, plan: &BootPlan<'_>) {
     let rng = &mut plan.seed.derive("misses").rng();
-    if let Some(takeover) = takeover.filter(|_| rng.chance(MISSES_PER_MILLE)) {
+    if rng.chance(MISSES_PER_MILLE) {
         let victims = plan.fault_plan.victims().iter().copied();
         takeover.misses = victims.filter(|_| rng.chance(800)).collect();
     }
+}
+
+/// Has the owner lose disks that the pool can do without. The other machine may reach them.
+fn lose_disks(takeover: &mut Takeover, plan: &BootPlan<'_>) {
+    let rng = &mut plan.seed.derive("losses").rng();
+    if !rng.chance(LOSSES_PER_MILLE) {
+        return;
+    }
+    let victims = plan.fault_plan.victims().iter().copied();
+    let disks: Vec<usize> = victims.filter(|_| rng.chance(700)).collect();
+    let how = if rng.chance(600) { CutOff::Hangs } else { CutOff::Fails };
+    let after_ns = if rng.chance(500) { 0 } else { 1 << rng.between(12, 33) };
+    takeover.loss = (!disks.is_empty()).then_some(Loss { disks, how, after_ns });
 }
 
 /// Leaves out the faults of boots after one whose owner is cut off: it may give up as many disks as

@@ -18,6 +18,9 @@ pub struct Takeover {
     /// What disks have of the owner's commands takes effect at once, or so long after it stood
     /// still.
     pub lands_after_ns: u64,
+    /// Disks that the owner does not reach any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
     /// Disks that the other machine does not reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub misses: Vec<usize>,
@@ -27,6 +30,17 @@ pub struct Takeover {
     pub seed: u64,
     /// The acts of the other machine's clients.
     pub clients: Vec<Vec<Act>>,
+}
+
+/// The owner loses its link to some of its disks for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The disks, by number.
+    pub disks: Vec<usize>,
+    /// What becomes of its commands to them. A change that hangs never reaches its disk.
+    pub how: CutOff,
+    /// From the other machine's appearance.
+    pub after_ns: u64,
 }
 
 /// A time for which the owner stands still.
