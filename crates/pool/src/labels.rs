@@ -2,6 +2,7 @@
 //! any.
 
 use std::fmt;
+use std::ops::Range;
 
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf};
 use forebay_format::FormatError;
@@ -64,6 +65,10 @@ impl From<DeviceError> for WriteThroughError {
         Self::Device(error)
     }
 }
+
+/// Both label areas of a device, and the second one.
+pub(crate) const BOTH_AREAS: Range<usize> = 0..2;
+pub(crate) const SECOND_AREA: Range<usize> = 1..2;
 
 /// The content of the label areas of one device.
 #[derive(Clone, Debug, Default)]
@@ -131,7 +136,8 @@ pub(crate) async fn read_label(device: &Device) -> Label {
         for slot in 0..2 {
             let at = area + slot * CONFIG_SLOT_BYTES;
             let Ok(Some(envelope)) = read_config_slot(device, at).await else { continue };
-            let known = label.configs.iter().any(|(e, _)| e.generation == envelope.generation);
+            // The areas differ in content while a rewind replaces the newest one.
+            let known = label.configs.iter().any(|(e, _)| *e == envelope);
             if let (false, Ok(config)) = (known, PoolConfig::decode(&envelope.body)) {
                 label.configs.push((envelope, config));
             }
@@ -173,6 +179,16 @@ pub(crate) async fn write_config(
     id: u32,
     config: &PoolConfig,
 ) -> Result<(), LabelError> {
+    write_config_to(device, id, config, BOTH_AREAS).await
+}
+
+/// Writes a configuration to some areas of a device, durably.
+pub(crate) async fn write_config_to(
+    device: &Device,
+    id: u32,
+    config: &PoolConfig,
+    areas: Range<usize>,
+) -> Result<(), LabelError> {
     let envelope = ConfigEnvelope {
         pool: config.guid,
         device: id,
@@ -180,7 +196,7 @@ pub(crate) async fn write_config(
         body: config.encode(),
     };
     let bytes = IoBuf::copy_of(&envelope.encode()?).freeze();
-    for area in label_offsets(device.geometry().size_bytes) {
+    for area in &label_offsets(device.geometry().size_bytes)[areas] {
         let at = area + ConfigEnvelope::slot_offset_bytes(config.generation);
         device.write(at, bytes.clone(), true).await?;
     }

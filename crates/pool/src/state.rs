@@ -143,6 +143,9 @@ pub(crate) struct SyncControl {
     pub config_dirty: Cell<bool>,
     /// Generation and checksum of the configuration as last written, which a root names.
     pub config_written: Cell<(u64, u64)>,
+    /// The next root overwrites the newest one, which a rewind leaves behind. Until then that root
+    /// counts after a crash, and its configuration stays in the second label areas.
+    pub overtakes: Cell<bool>,
     /// What the labels of the devices hold.
     pub written: RefCell<WrittenLabels>,
     /// A root is wanted even if nothing is dirty.

@@ -1,6 +1,7 @@
 //! Roots: the superblock that commits a group and everything it changed.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::Device;
@@ -18,7 +19,7 @@ use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId, VolumeId};
 use crate::Pool;
 use crate::commit::error::{CommitError, LabelPart};
 use crate::import::divergence::told;
-use crate::labels::{LabelError, write_config};
+use crate::labels::{BOTH_AREAS, LabelError, SECOND_AREA, write_config, write_config_to};
 use crate::layout::{device_paths, ring_configs};
 use crate::opener::OpenDevice;
 use crate::state::Writers;
@@ -136,6 +137,10 @@ impl Pool {
         };
         let root = self.superblock(journal, commit, txg, log_state.encode(), false);
         self.put_root(&root).await?;
+        if self.sync.overtakes.replace(false) {
+            let config = self.config.borrow().clone();
+            self.write_config_to_members(&config, SECOND_AREA).await?;
+        }
         self.root_is_written(commit, txg, group, plan).await
     }
 
@@ -258,21 +263,32 @@ impl Pool {
             config.clone()
         };
         self.sync.config_written.set((config.generation, crc64(&config.encode())));
+        let areas = if self.sync.overtakes.get() { 0..1 } else { BOTH_AREAS };
+        let holders = self.write_config_to_members(&config, areas).await?;
+        self.opener.witness(self.guid, told(&config), device_paths(&config)).await;
+        Ok((config, holders))
+    }
+
+    /// Writes a configuration to some label areas of all data members. Returns those that took it.
+    async fn write_config_to_members(
+        &self,
+        config: &PoolConfig,
+        areas: Range<usize>,
+    ) -> Result<BTreeSet<DeviceId>, CommitError> {
         let mut verdict = LabelVerdict::default();
         let mut holders = BTreeSet::new();
         for (id, open) in self.label_devices() {
-            match write_config(&open.device(), id.0, &config).await {
+            match write_config_to(&open.device(), id.0, config, areas.clone()).await {
                 Ok(()) => {
                     verdict.good += 1;
                     holders.insert(id);
                 }
                 Err(error) => self.label_failed(id, error, &mut verdict),
             }
-            self.stats.wrote_root(2 * 4096);
+            self.stats.wrote_root(areas.len() as u64 * 4096);
         }
         verdict.judge(LabelPart::Configuration)?;
-        self.opener.witness(self.guid, told(&config), device_paths(&config)).await;
-        Ok((config, holders))
+        Ok(holders)
     }
 
     /// Adds the devices that took it to `holders`.

@@ -59,6 +59,7 @@ impl SyncControl {
             done: Notify::new(),
             config_dirty: false.into(),
             config_written: (root.config_generation, root.config_sum).into(),
+            overtakes: false.into(),
             written: Default::default(),
             root_wanted: false.into(),
             version: root.version.into(),
@@ -82,6 +83,7 @@ impl Pool {
         *self.health.replaying.borrow_mut() = Some(state.clone());
         // The states of members that the device match found must be under the next root.
         self.sync.config_dirty.set(true);
+        self.sync.overtakes.set(first_roots > 0);
         for _ in 0..first_roots {
             // Segments that only a newer root uses are free here, and its part of the journal
             // begins where this one goes on. After a power cut that root would count, and must miss

@@ -103,8 +103,9 @@ fn a_replay_that_is_cut_short_loses_nothing_and_remembers_who_missed_it() {
     }
 }
 
-/// A crash with three groups. The newest has plain writes, and a durable one that its log has.
-fn three_groups() -> Rc<Rack> {
+/// A crash with three groups. The newest has plain writes, a durable one that its log has, and
+/// perhaps a configuration of its own.
+fn three_groups(has_config: bool) -> Rc<Rack> {
     let rack = Rack::new(ALL, SIZE);
     let mine = rack.clone();
     Runtime::simulated(4).block_on(async move {
@@ -116,7 +117,10 @@ fn three_groups() -> Rc<Rack> {
         }
         v.write(8 << 20, stamp(1 << 20, 9), true).await.unwrap();
         v.write(0, stamp(1 << 20, 3), false).await.unwrap();
-        pool.sync().await.unwrap();
+        match has_config {
+            true => pool.set("autotrim", "off").await.unwrap(),
+            false => pool.sync().await.unwrap(),
+        }
     });
     rack
 }
@@ -124,9 +128,19 @@ fn three_groups() -> Rc<Rack> {
 // What the newest root alone uses is free for the root that was gone back to.
 #[test]
 fn a_rewind_that_is_cut_short_leaves_a_whole_root() {
+    cut_rewinds(false);
+}
+
+// The next configuration takes the place of the newest one.
+#[test]
+fn a_rewind_over_a_change_that_is_cut_short_leaves_a_root_with_its_configuration() {
+    cut_rewinds(true);
+}
+
+fn cut_rewinds(has_config: bool) {
     let back = |rewind_groups| ImportOptions { rewind_groups, ..ImportOptions::default() };
     for cut in 0.. {
-        let rack = three_groups();
+        let rack = three_groups(has_config);
         let mine = rack.clone();
         rack.switches.power.set(Some(cut));
         Runtime::simulated(5).block_on(async move {
