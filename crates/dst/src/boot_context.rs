@@ -34,3 +34,19 @@ pub(crate) struct BootContext<S: Subject> {
     /// On the machine that has the pool: another one takes it.
     pub(crate) contest: Option<Rc<Contest>>,
 }
+
+impl<S: Subject> BootContext<S> {
+    /// The same on another machine, which wants the pool.
+    pub(crate) fn on_other(&self, subject: Rc<S>) -> Self {
+        Self {
+            subject,
+            scenario: self.scenario.clone(),
+            disks: self.disks.clone(),
+            model: self.model.clone(),
+            tally: self.tally.clone(),
+            phase: self.phase.clone(),
+            is_brief: self.is_brief,
+            contest: None,
+        }
+    }
+}

@@ -22,7 +22,7 @@ use crate::object_stores;
 use crate::refusal::Suspect;
 use crate::remote_log::Networks;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault, TimedLoss, TimedNetwork};
-use crate::subject::{OTHER_HOST, PoolSpec};
+use crate::subject::PoolSpec;
 
 /// What a backup device has beside the image, and some more.
 const BACKUP_BYTES: u64 = 1 << 20;
@@ -160,12 +160,17 @@ impl Disks {
     }
 
     /// The devices as another machine has them, beside the one that has the pool. It `misses` some.
-    pub(crate) async fn open_on_other(&self, spec: &PoolSpec, misses: &[usize]) -> Vec<Device> {
+    pub(crate) async fn open_on(
+        &self,
+        host: u64,
+        spec: &PoolSpec,
+        misses: &[usize],
+    ) -> Vec<Device> {
         let mut devices = self.devices();
         for (disk, bucket) in &self.buckets {
             let device = &mut devices[*disk];
             let client = bucket.client(device.name());
-            *device = object_stores::open_on(client, OTHER_HOST, spec.data_bytes).await;
+            *device = object_stores::open_on(client, host, spec.data_bytes).await;
         }
         let reached = devices.into_iter().enumerate().filter(|(disk, _)| !misses.contains(disk));
         reached.map(|(_, device)| device).collect()

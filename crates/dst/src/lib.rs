@@ -30,6 +30,7 @@ mod pool_figures;
 mod pool_refusal;
 mod pool_streams;
 pub mod prove;
+mod race;
 pub mod reference_pool;
 mod refusal;
 mod remote_log;

@@ -12,8 +12,9 @@ use forebay_units::Nanos;
 use crate::boot_context::{BootContext, BootEnd};
 use crate::contest::{Contest, Decision};
 use crate::judgement::{finish, judge};
+use crate::race::{self, Race};
 use crate::scenario::{Attempt, Boot, Takeover, cuts_off};
-use crate::subject::{ImportMode, Pool, Subject};
+use crate::subject::{ImportMode, OTHER_HOSTS, Pool, Subject};
 use crate::verdict::Kind;
 
 /// An owner that runs for so long has had its heartbeat read, and writes the next one.
@@ -22,24 +23,36 @@ const LIVES_AFTER: Nanos = Nanos::from_secs(2);
 const SILENT_AFTER: Nanos = Nanos::from_secs(12);
 
 impl<S: Subject> BootContext<S> {
-    /// Takes the pool over, as the plan says. `None` when the owner keeps it.
+    /// Takes the pool over, as the plan says, unless a `rival` is the first to have it: then it
+    /// goes on as that machine. `None` when the owner keeps it.
     pub(crate) async fn take_over(
         self,
         plan: Takeover,
         crashes: bool,
         contest: Rc<Contest>,
+        rival: Option<Self>,
     ) -> Option<BootEnd> {
-        let devices = self.disks.open_on_other(&self.scenario.spec, &plan.misses).await;
+        let [host, third] = OTHER_HOSTS;
+        let race = Race::new(&contest, rival.is_some());
+        let rival = race::start(rival, plan.rival, third, &race);
+        let devices = self.disks.open_on(host, &self.scenario.spec, &plan.misses).await;
         self.disks.struck.borrow_mut().extend(&plan.misses);
         if !plan.misses.is_empty() {
             self.model.count("takeovers by machines that miss disks", 1);
         }
         let mut taken = None;
         for attempt in &plan.attempts {
-            taken = self.attempt(&devices, attempt, &contest).await;
-            if taken.is_some() || self.model.failed() {
+            taken = self.attempt(&devices, attempt, &race).await;
+            if taken.is_some() || race.is_won() || self.model.failed() {
                 break;
             }
+        }
+        let mut rival = rival;
+        if taken.is_none() {
+            if let Some(rival) = rival.take() {
+                rival.await;
+            }
+            taken = race.take();
         }
         let Some(pool) = taken else {
             contest.rest().await;
@@ -70,19 +83,24 @@ impl<S: Subject> BootContext<S> {
             next.tally.borrow_mut().event("power cut after the work");
             return Some(BootEnd::Crashed);
         }
+        if let Some(rival) = rival {
+            // It could import a pool that is exported.
+            rival.await;
+        }
         let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
         finish(&next, pool, next.scenario.demand).await;
         Some(BootEnd::Done)
     }
 
     /// Tries one import, and judges whether it had to be refused.
-    async fn attempt(
+    pub(crate) async fn attempt(
         &self,
         devices: &[Device],
         attempt: &Attempt,
-        contest: &Rc<Contest>,
+        race: &Race<S::Pool>,
     ) -> Option<S::Pool> {
         let Self { subject, scenario, model, .. } = self;
+        let contest = &race.contest;
         rt::sleep(Nanos(attempt.pause_ns)).await;
         self.phase.set("takeover");
         let (runs, stood) = (contest.owner_runs(), contest.owner_stood());
@@ -90,13 +108,13 @@ impl<S: Subject> BootContext<S> {
         let may_be_silent = contest.was_cut_off() || self.disks.strikes.get() > 0;
         let lives = !may_be_silent && runs.is_some() && contest.owner_ran() >= LIVES_AFTER;
         let mode = if attempt.forces { ImportMode::Force } else { ImportMode::Plain };
-        model.rival_imports();
-        contest.import_starts();
+        race.import_starts(model);
         let outcome = subject.import(devices, &scenario.spec, mode).await;
         let lives = lives && contest.owner_runs() == runs;
         match outcome {
             Ok(pool) => {
                 model.count("takeovers", 1);
+                race.import_succeeds(model);
                 if lives {
                     let text = "a pool was taken over whose owner lives";
                     model.object_for_certain(Kind::Owners, text);
@@ -109,14 +127,14 @@ impl<S: Subject> BootContext<S> {
             Err(refusal) => {
                 model.count("takeovers refused", 1);
                 self.disks.world.tell(|| format!("takeover refused: {}", refusal.message));
-                let was_silent = attempt.forces && stood >= SILENT_AFTER;
+                let was_silent = attempt.forces && stood >= SILENT_AFTER && !race.has_rival();
                 if !refusal.cause.is_other_machine()
                     || (was_silent && contest.owner_stood() > stood)
                 {
                     let text = format!("a takeover was refused: {}", refusal.message);
                     model.object_for_certain(Kind::Import, text);
                 }
-                model.rival_is_refused();
+                race.import_is_refused(model);
                 None
             }
         }

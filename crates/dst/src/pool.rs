@@ -22,8 +22,8 @@ use crate::pool_streams::{self, streams_are_settled};
 use crate::remote_log::RemoteLog;
 use crate::scenario::Copying;
 use crate::subject::{
-    CLEANER_EVENT, Figures, Held, ImportMode, Manage, OTHER_HOST, Pool, PoolSpec, Raid, Refusal,
-    SERVICES, Scrubbed, Subject, Sync,
+    CLEANER_EVENT, Figures, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, SERVICES,
+    Scrubbed, Subject, Sync,
 };
 
 const POOL_NAME: &str = "tank";
@@ -34,8 +34,8 @@ pub struct Forebay {
     /// The pool, and the newest configuration that the list has seen: [`Subject::memory`].
     known: Rc<Cell<(u64, Told)>>,
     remote: RefCell<Vec<Rc<RemoteLog>>>,
-    /// It is the machine that takes pools from their owners, and has no list of known pools.
-    is_other: bool,
+    /// A machine that takes pools from their owners, and has no list of known pools.
+    other_host: Option<u64>,
 }
 
 /// A running pool of the product. After a suspension it is followed by another one.
@@ -104,7 +104,7 @@ impl Forebay {
     fn shelf(&self, disks: &[Device]) -> Rc<Shelf> {
         let disks = disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect();
         let (remote, known) = (self.remote.borrow().clone(), self.known.clone());
-        let host = if self.is_other { OTHER_HOST } else { 1 };
+        let host = self.other_host.unwrap_or(1);
         Rc::new(Shelf { disks, remote, open: RefCell::default(), known, host })
     }
 }
@@ -160,7 +160,7 @@ impl Subject for Forebay {
             accept_log_loss: matches!(mode, ImportMode::AcceptLoss | ImportMode::GiveUp),
             rewind_groups: if let ImportMode::Rewind(groups) = mode { groups } else { 0 },
             force: matches!(mode, ImportMode::Force | ImportMode::GiveUp),
-            known: (!self.is_other).then(|| self.known.get().1),
+            known: self.other_host.is_none().then(|| self.known.get().1),
             ..ImportOptions::default()
         };
         let opener = self.shelf(disks);
@@ -173,8 +173,8 @@ impl Subject for Forebay {
         *self.remote.borrow_mut() = remote;
     }
 
-    fn other_machine(&self) -> Option<Rc<Self>> {
-        Some(Rc::new(Self { is_other: true, ..Self::default() }))
+    fn other_machine(&self, host: u64) -> Option<Rc<Self>> {
+        Some(Rc::new(Self { other_host: Some(host), ..Self::default() }))
     }
 
     fn atomic_bytes(&self) -> u64 {

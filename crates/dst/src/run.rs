@@ -20,7 +20,7 @@ use crate::disks::Disks;
 use crate::model::Model;
 use crate::panics;
 use crate::scenario::{Boot, Crash, Demand, Scenario};
-use crate::subject::{CLEANER_EVENT, Subject};
+use crate::subject::{CLEANER_EVENT, OTHER_HOSTS, Subject};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 
 /// Virtual time that one boot may take; a boot that takes longer hangs.
@@ -245,22 +245,15 @@ impl<S: Subject> Run<S> {
         context: BootContext<S>,
         (boot, is_created): (&Boot, bool),
     ) -> Option<Result<BootEnd, rt::Elapsed>> {
-        let (Some(plan), Some(subject)) = (&boot.takeover, self.subject.other_machine()) else {
+        let subjects = OTHER_HOSTS.map(|host| self.subject.other_machine(host));
+        let (Some(plan), [Some(subject), Some(rival)]) = (&boot.takeover, subjects) else {
             return owner.run(limited(context.run(boot.clone(), is_created)));
         };
         let contest = Contest::new(&self.disks.world, &context.model);
-        let other = BootContext {
-            subject,
-            scenario: context.scenario.clone(),
-            disks: context.disks.clone(),
-            model: context.model.clone(),
-            tally: context.tally.clone(),
-            phase: context.phase.clone(),
-            is_brief: context.is_brief,
-            contest: None,
-        };
+        let (other, rival) = (context.on_other(subject), context.on_other(rival));
         let context = BootContext { contest: Some(contest.clone()), ..context };
-        let takes = other.take_over(plan.clone(), boot.crash.is_some(), contest.clone());
+        let rival = (!plan.rival.is_empty()).then_some(rival);
+        let takes = other.take_over(plan.clone(), boot.crash.is_some(), contest.clone(), rival);
         let ended = contend(
             (owner, context.run(boot.clone(), is_created)),
             (next, takes),

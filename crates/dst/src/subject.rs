@@ -326,8 +326,8 @@ pub enum Manage {
     Clean,
 }
 
-/// The machine that takes pools from their owners.
-pub const OTHER_HOST: u64 = 2;
+/// The machines that take pools from their owners: the next owner, and one that wants them too.
+pub const OTHER_HOSTS: [u64; 2] = [2, 3];
 
 /// How a pool is imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -366,12 +366,13 @@ pub trait Subject: 'static {
         let _ = remote;
     }
 
-    /// Another machine that reaches the same disks, with [`OTHER_HOST`] for its number. `None` when
-    /// the subject does not protect pools from a second owner.
-    fn other_machine(&self) -> Option<Rc<Self>>
+    /// Another machine that reaches the same disks, one of [`OTHER_HOSTS`]. `None` when the subject
+    /// does not protect pools from a second owner.
+    fn other_machine(&self, host: u64) -> Option<Rc<Self>>
     where
         Self: Sized,
     {
+        let _ = host;
         None
     }
 

@@ -26,6 +26,8 @@ const CUT_OFF_PER_MILLE: u64 = 400;
 const MISSES_PER_MILLE: u64 = 500;
 /// How many of a thousand takeovers are from an owner that loses such disks.
 const LOSSES_PER_MILLE: u64 = 400;
+/// How many of a thousand takeovers have a third machine that wants the pool.
+const RIVALS_PER_MILLE: u64 = 300;
 /// How many of a thousand boots have scrubs.
 const SCRUBS_PER_MILLE: u64 = 300;
 /// How many of a thousand pools in object stores keep their log, and when cut off mostly reach it.
@@ -100,6 +102,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, level: Level, commands
         loss: None,
         misses: Vec::new(),
         attempts,
+        rival: draw_rival(plan),
         seed: rng.u64(),
         clients: draw_clients(plan, rng),
     });
@@ -221,6 +224,23 @@ pub(super) fn spare_after_cuts(mut boots: Vec<Boot>) -> Vec<Boot> {
         was_cut_off |= stands.any(Stand::is_blind);
     }
     boots
+}
+
+/// The imports of a third machine: at the same time as those of the other one, or later.
+fn draw_rival(plan: &BootPlan<'_>) -> Vec<Attempt> {
+    let rng = &mut plan.seed.derive("rival").rng();
+    if !rng.chance(RIVALS_PER_MILLE) {
+        return Vec::new();
+    }
+    let attempt = |rng: &mut Rng| {
+        let pause_ns = match rng.below(3) {
+            0 => 1 << rng.between(10, 27),
+            1 => rng.below(3_000) * MS,
+            _ => rng.below(14_000) * MS,
+        };
+        Attempt { pause_ns, forces: rng.chance(900) }
+    };
+    (0..rng.between(1, 3)).map(|_| attempt(rng)).collect()
 }
 
 /// When the owner goes on: before, while or after the next machine imports, or while the next

@@ -26,6 +26,9 @@ pub struct Takeover {
     pub misses: Vec<usize>,
     /// The imports that the other machine tries, until one succeeds.
     pub attempts: Vec<Attempt>,
+    /// The imports that a third machine tries beside it, with all disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rival: Vec<Attempt>,
     /// Seed of the order among the other machine's tasks, and between the machines.
     pub seed: u64,
     /// The acts of the other machine's clients.
