@@ -46,6 +46,20 @@ pub(crate) struct SegmentSource<'a> {
     pub(crate) excluded: &'a [DeviceId],
 }
 
+impl SegmentSource<'_> {
+    /// The first block of a part of a column; of its row, when the column holds parity.
+    pub(crate) fn addr_of(&self, range: &ColumnRange) -> BlockAddr {
+        let geometry = self.group.geometry();
+        let row = (range.start_bytes / geometry.unit_bytes) as u32;
+        let block = if range.role < geometry.data_columns() {
+            geometry.block_at(range.role, range.start_bytes)
+        } else {
+            row * geometry.blocks_per_row()
+        };
+        BlockAddr::new(geometry.segment_at(self.index), block)
+    }
+}
+
 impl Array {
     /// Reads blocks of one segment. Missing, outdated and unreadable columns are computed from the
     /// others. A device error is counted and reported as an [`ArrayEvent`].
@@ -267,18 +281,8 @@ impl Array {
         let len_bytes = range.end_bytes - range.start_bytes;
         let outcome = member.read(start_bytes, len_bytes).await;
         if let Err(cause) = &outcome {
-            let row = (range.start_bytes / geometry.unit_bytes) as u32;
-            let block = if range.role < geometry.data_columns() {
-                geometry.block_at(range.role, range.start_bytes)
-            } else {
-                row * geometry.blocks_per_row()
-            };
-            let addr = BlockAddr::new(geometry.segment_at(source.index), block);
-            self.events.push(ArrayEvent::ReadFailed {
-                device: member.id,
-                addr,
-                cause: cause.clone(),
-            });
+            let (device, addr) = (member.id, source.addr_of(&range));
+            self.events.push(ArrayEvent::ReadFailed { device, addr, cause: cause.clone() });
             self.lose_if_gone(member, cause);
         }
         outcome

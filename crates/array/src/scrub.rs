@@ -181,9 +181,7 @@ impl Array {
             end_bytes: rows_start_bytes + run.end_bytes(),
         };
         let data = right.slice(run.first * BLOCK_LEN, run.blocks * BLOCK_LEN);
-        let row = (range.start_bytes / geometry.unit_bytes) as u32;
-        let segment = geometry.segment_at(source.index);
-        let addr = BlockAddr::new(segment, row * geometry.blocks_per_row());
+        let addr = source.addr_of(&range);
         let held = match (&copy.held, run.is_proved) {
             (None, _) => Held::Nothing,
             (Some(_), true) => Held::Wrong,
