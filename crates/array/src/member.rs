@@ -162,6 +162,12 @@ impl Member {
         self.device.borrow().clone()
     }
 
+    /// Whether this is its device.
+    pub(crate) fn has_device(&self, device: Option<&Device>) -> bool {
+        let now = self.device.borrow();
+        now.as_ref().zip(device).is_some_and(|(now, device)| Rc::ptr_eq(now, device))
+    }
+
     pub(crate) fn set_device(&self, device: Option<Device>) {
         *self.device.borrow_mut() = device;
     }
@@ -322,7 +328,7 @@ impl Member {
         self.reads.set(self.reads.get() + 1);
         let _turn = self.read_turns.acquire(1).await.expect("never closed");
         // The device may have been replaced or closed meanwhile.
-        if !self.device().is_some_and(|now| Rc::ptr_eq(&now, &device)) {
+        if !self.has_device(Some(&device)) {
             return Err(self.gone(Operation::Read, offset_bytes, len_bytes));
         }
         let outcome = device.read(offset_bytes, IoBuf::recycled(len_bytes as usize)).await;

@@ -279,8 +279,10 @@ impl Array {
         let geometry = source.group.geometry();
         let start_bytes = geometry.column_start_bytes(source.index) + range.start_bytes;
         let len_bytes = range.end_bytes - range.start_bytes;
+        let device = member.device();
         let outcome = member.read(start_bytes, len_bytes).await;
-        if let Err(cause) = &outcome {
+        // Where the device was closed or replaced meanwhile, nothing is said of the one there now.
+        if let (Err(cause), true) = (&outcome, member.has_device(device.as_ref())) {
             let (device, addr) = (member.id, source.addr_of(&range));
             self.events.push(ArrayEvent::ReadFailed { device, addr, cause: cause.clone() });
             self.lose_if_gone(member, cause);

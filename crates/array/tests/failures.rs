@@ -104,6 +104,30 @@ fn reads_queued_on_a_removed_device_are_served_by_others() {
     });
 }
 
+// What they waited for was another device, and the one that is there now has not failed.
+#[test]
+fn reads_that_waited_for_a_device_that_was_closed_accuse_none() {
+    simulate(2, async {
+        for is_back in [false, true] {
+            let rig = Rig::new(Layout::Mirror, 2);
+            rig.fill(segment(0), 1).await;
+            rig.devices.iter().for_each(|device| device.seek.set(Nanos::from_millis(10)));
+            let leaves = async {
+                rt::sleep(Nanos::from_secs(1)).await;
+                rig.array.close(id(0)).expect("the other has all");
+                if is_back {
+                    rig.array.online(id(0), Some(rig.devices[0].device())).expect("fits");
+                }
+            };
+            rt::join(flood(&rig, 1_000), leaves).await;
+            let failed = |event: &ArrayEvent| matches!(event, ArrayEvent::ReadFailed { .. });
+            assert!(!rig.array.events().take().iter().any(failed));
+            let expected = if is_back { MemberState::Online } else { MemberState::Offline };
+            assert_eq!(state(&rig, 0), expected);
+        }
+    });
+}
+
 #[test]
 fn one_loss_beyond_parity_is_an_error_and_not_wrong_data() {
     each_loss(1, |rig, lost| async move {
