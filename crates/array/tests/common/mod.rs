@@ -22,6 +22,8 @@ pub struct FaultyDevice {
     pub fail_writes: Cell<bool>,
     pub fail_flushes: Cell<bool>,
     pub gone: Cell<bool>,
+    /// How commands fail that are to fail.
+    pub failure: RefCell<ErrorKind>,
     /// 4 KiB blocks of the device that cannot be read until they are written.
     pub bad_blocks: RefCell<BTreeSet<u64>>,
     pub writes: Cell<u64>,
@@ -43,6 +45,7 @@ impl FaultyDevice {
             fail_writes: Cell::default(),
             fail_flushes: Cell::default(),
             gone: Cell::default(),
+            failure: RefCell::new(ErrorKind::Os { errno: 5 }),
             bad_blocks: RefCell::default(),
             writes: Cell::default(),
             reads: Cell::default(),
@@ -110,7 +113,7 @@ impl Script for FaultyDevice {
                 return Decision::Fail(ErrorKind::Gone);
             }
             if fails {
-                return Decision::Fail(ErrorKind::Os { errno: 5 });
+                return Decision::Fail(self.failure.borrow().clone());
             }
             match command.operation {
                 Operation::Read => self.reads.set(self.reads.get() + 1),
@@ -155,8 +158,19 @@ impl Rig {
 
     /// As [`Rig::new`], with each device wrapped by `seen`.
     pub fn with(layout: Layout, members: usize, seen: impl Fn(Device) -> Device) -> Self {
-        let geometry = geometry(layout, members);
-        let devices: Vec<Rc<FaultyDevice>> = (0..members)
+        Self::shaped(geometry(layout, members), seen)
+    }
+
+    /// As [`Rig::new`], with rows of a mebibyte in two data columns: what is computed of them takes
+    /// another thread, and a rebuild two steps.
+    pub fn large(layout: Layout, members: usize) -> Self {
+        let (unit_bytes, column_bytes) = (512 << 10, 4 * (512 << 10));
+        let geometry = GroupGeometry { unit_bytes, column_bytes, ..geometry(layout, members) };
+        Self::shaped(geometry, |device| device)
+    }
+
+    fn shaped(geometry: GroupGeometry, seen: impl Fn(Device) -> Device) -> Self {
+        let devices: Vec<Rc<FaultyDevice>> = (0..geometry.members)
             .map(|i| FaultyDevice::new(&format!("d{i}"), geometry.needed_bytes()))
             .collect();
         let named =
