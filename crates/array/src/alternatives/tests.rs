@@ -3,7 +3,7 @@ use std::collections::{BTreeSet, VecDeque};
 use forebay_device::IoBuf;
 use forebay_units::BLOCK_LEN;
 
-use super::{Alternatives, FromParity, MAX_COMPUTED_VERSIONS, sets};
+use super::{Alternatives, FromParity, MAX_COMPUTED_VERSIONS, MAX_WRITTEN_BACK, sets};
 use crate::kernel::kernel_for;
 
 /// A block whose bytes depend on their places, so that wrong versions do not fit by chance.
@@ -38,6 +38,19 @@ fn all(mut computed: FromParity) -> Vec<IoBuf> {
     std::iter::from_fn(|| computed.next()).collect()
 }
 
+// All sets of columns of the largest group are few enough for what they give to be written back.
+#[test]
+fn each_set_of_distrusted_columns_comes_once() {
+    let others: Vec<usize> = (1..24).collect();
+    for (size, count) in [(0, 1), (1, 23), (2, 253), (3, 1771)] {
+        let sets = sets(&others, size);
+        let distinct: BTreeSet<BTreeSet<usize>> =
+            sets.iter().map(|set| set.iter().copied().collect()).collect();
+        assert_eq!((sets.len(), distinct.len()), (count, count), "{size}");
+        assert!(distinct.iter().all(|set| set.len() == size));
+    }
+}
+
 #[test]
 fn every_combination_of_few_versions_is_tried() {
     let computed = computed(3, 2, &[1, 2, 4], 1);
@@ -59,6 +72,26 @@ fn what_a_long_search_found_is_not_written_back() {
         assert_eq!(found, twice.len() < 12);
         assert_eq!(all.may_be_written_back(), !is_long, "{twice:?}: {}", all.tried);
     }
+}
+
+#[test]
+fn only_what_comes_early_enough_is_written_back() {
+    let direct: VecDeque<IoBuf> = (0..300).map(|_| IoBuf::zeroed(1)).collect();
+    let mut all = Alternatives { direct, parity: None, tried: 0 };
+    for count in 1..=300 {
+        all.next().expect("there are so many");
+        assert_eq!(all.may_be_written_back(), count <= MAX_WRITTEN_BACK, "version {count}");
+    }
+}
+
+#[test]
+fn combinations_are_limited_by_the_versions_that_they_give() {
+    let others: Vec<usize> = (1..24).collect();
+    let many = computed(21, 3, &others, 2);
+    let given = many.picks.len() * many.distrusted.len();
+    assert!(given <= MAX_COMPUTED_VERSIONS, "{given} versions");
+    let whole = computed(21, 3, &others, 0);
+    assert_eq!((whole.picks.len(), whole.distrusted.len()), (MAX_COMPUTED_VERSIONS, 1));
 }
 
 #[test]

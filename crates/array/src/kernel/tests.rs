@@ -110,6 +110,7 @@ fn every_loss_of_every_width_is_reconstructed() {
 fn one_loss_beyond_parity_is_refused() {
     for parity_columns in 1..=3 {
         let kernel = kernel_for(4, parity_columns);
+        assert_eq!((kernel.data_columns(), kernel.parity_columns()), (4, parity_columns));
         let mut all = pattern(4, 8, 3);
         all.extend(encode(&*kernel, &all));
         let columns: Vec<Option<&[u8]>> =
