@@ -147,6 +147,20 @@ fn worked_example_of_copies() {
 }
 
 #[test]
+fn only_stripes_and_single_copies_have_no_redundancy() {
+    for (layout, members, is_redundant) in [
+        (Layout::Raid0, 3, false),
+        (Layout::Mirror, 1, false),
+        (Layout::Mirror, 2, true),
+        (Layout::Mirror, 3, true),
+        (Layout::Raidz1, 2, true),
+        (Layout::Raidz3, 6, true),
+    ] {
+        assert_eq!(geometry(layout, members).has_redundancy(), is_redundant, "{layout}");
+    }
+}
+
+#[test]
 fn every_limit_is_checked() {
     let good = geometry(Layout::Raidz1, 5);
     good.check().expect("the example is sound");
@@ -164,6 +178,7 @@ fn every_limit_is_checked() {
     assert!(matches!(refuses(|g| g.unit_bytes = 0), GeometryError::Unaligned { .. }));
     assert!(matches!(refuses(|g| g.unit_bytes = 6144), GeometryError::Unaligned { .. }));
     assert!(matches!(refuses(|g| g.column_bytes = 24 << 10), GeometryError::Unaligned { .. }));
+    assert!(matches!(refuses(|g| g.column_bytes = 0), GeometryError::Unaligned { .. }));
     assert!(matches!(refuses(|g| g.data_start_bytes = 512), GeometryError::Unaligned { .. }));
     assert!(matches!(refuses(|g| g.column_bytes = 2 << 30), GeometryError::TooManyBlocks { .. }));
     assert!(matches!(refuses(|g| g.segments = 0), GeometryError::Segments { .. }));
