@@ -4,17 +4,13 @@ mod common;
 
 use std::rc::Rc;
 
-use common::{FaultyDevice, Rig, block, geometry, segment, simulate};
+use common::{FaultyDevice, Rig, addr, block, geometry, segment, simulate};
 use forebay_array::{
     Array, ArrayError, ArrayEvent, ErrorCounts, GroupSpec, Health, MemberSpec, MemberState,
 };
 use forebay_device::{DeviceError, ErrorKind, MemoryDevice, Operation};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId, Layout, Nanos};
-
-fn addr(block: u32) -> BlockAddr {
-    BlockAddr::new(segment(0), block)
-}
+use forebay_units::{BLOCK_BYTES, DeviceId, Layout, Nanos};
 
 fn state(rig: &Rig, at: usize) -> MemberState {
     rig.array.status()[at].state

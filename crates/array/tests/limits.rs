@@ -4,10 +4,8 @@ mod common;
 
 use std::rc::Rc;
 
-use common::{Rig, block, geometry, segment, simulate};
-use forebay_array::{
-    Array, ArrayError, BlockVerdict, GroupGeometry, GroupSpec, MemberSpec, WriteKind,
-};
+use common::{Rig, block, geometry, judge, segment, simulate};
+use forebay_array::{Array, ArrayError, GroupGeometry, GroupSpec, MemberSpec, WriteKind};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout};
 
@@ -18,10 +16,6 @@ fn memory(number: usize, geometry: &GroupGeometry) -> (DeviceId, Device) {
 
 fn members(count: usize, geometry: &GroupGeometry) -> Vec<(DeviceId, Device)> {
     (0..count).map(|number| memory(number, geometry)).collect()
-}
-
-fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
-    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
 }
 
 #[test]

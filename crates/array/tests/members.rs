@@ -2,14 +2,10 @@
 
 mod common;
 
-use common::{Rig, block, segment, simulate};
-use forebay_array::{ArrayError, BlockVerdict, MemberState};
+use common::{Rig, block, judge, segment, simulate};
+use forebay_array::{ArrayError, MemberState};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId, Layout, Nanos};
-
-fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
-    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
-}
 
 // What it was given before may be lost with its cache.
 #[test]

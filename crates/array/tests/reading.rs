@@ -2,27 +2,13 @@
 
 mod common;
 
-use common::{Rig, block, segment, simulate};
+use common::{Rig, addr, block, judge, segment, simulate};
 use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, MemberState};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout, Nanos};
 
-fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
-    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
-}
-
-/// Makes a block of segment 0's column unreadable on a device.
-fn spoil(rig: &Rig, device: usize, column_block: u64) {
-    let start = rig.geometry().column_start_bytes(0) / BLOCK_BYTES;
-    rig.devices[device].bad_blocks.borrow_mut().insert(start + column_block);
-}
-
 fn read_errors(rig: &Rig) -> Vec<u64> {
     rig.array.status().iter().map(|member| member.errors.read).collect()
-}
-
-fn addr(block: u32) -> BlockAddr {
-    BlockAddr::new(segment(0), block)
 }
 
 #[test]
@@ -38,7 +24,7 @@ fn a_read_that_fails_is_counted_and_told_once() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raid0, 1);
         rig.fill(segment(0), 1).await;
-        spoil(&rig, 0, 2);
+        rig.spoil(0, 2);
         for count in 1..3 {
             let failed = rig.array.read(addr(2), 1).await.expect_err("it is bad");
             let ArrayError::Unreadable { addr: at, blocks: 1, have: 0, need: 1, causes } = failed
@@ -80,8 +66,8 @@ fn two_blocks_are_read_when_bad_sectors_leave_parity_for_each() {
         let rig = Rig::new(Layout::Raidz1, 3);
         rig.fill(segment(0), 1).await;
         // Block 1 is the second of the first column's row, block 2 the first of the second's.
-        spoil(&rig, 0, 1);
-        spoil(&rig, 1, 0);
+        rig.spoil(0, 1);
+        rig.spoil(1, 0);
         let got = rig.array.read(addr(1), 2).await.expect("each has its parity");
         assert!(got[..BLOCK_LEN] == block(addr(1), 1)[..]);
         assert!(got[BLOCK_LEN..] == block(addr(2), 1)[..]);
@@ -114,7 +100,7 @@ fn a_failed_read_names_a_block_of_its_range_or_row() {
         rig.fill(segment(0), 1).await;
         for (device, row) in (0..3).flat_map(|device| (0..4).map(move |row| (device, row))) {
             rig.devices[device].heal();
-            spoil(&rig, device, 2 * u64::from(row));
+            rig.spoil(device, 2 * u64::from(row));
             let dead = |_: BlockAddr, _: &[u8]| BlockVerdict::Dead;
             rig.array.freeze();
             rig.array.scrub_rows(segment(0), row, 1, &dead).await.expect("readable");

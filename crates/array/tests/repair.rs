@@ -2,13 +2,9 @@
 
 mod common;
 
-use common::{Rig, block, choose, segment, shapes, simulate};
+use common::{Rig, block, choose, judge, segment, shapes, simulate};
 use forebay_array::{ArrayError, ArrayEvent, BlockVerdict};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout};
-
-fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
-    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
-}
 
 /// Number of columns that may be wrong; in a mirror, all but one.
 fn spare(layout: Layout, members: usize) -> usize {

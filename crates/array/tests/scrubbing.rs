@@ -2,23 +2,9 @@
 
 mod common;
 
-use common::{FaultyDevice, Rig, block, segment, simulate};
+use common::{FaultyDevice, Rig, addr, block, judge, segment, simulate};
 use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, MemberState, Mismatch, WriteKind};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout};
-
-fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
-    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
-}
-
-fn addr(block: u32) -> BlockAddr {
-    BlockAddr::new(segment(0), block)
-}
-
-/// Makes a block of segment 0's column unreadable on a device.
-fn spoil(rig: &Rig, device: usize, column_block: u64) {
-    let start = rig.geometry().column_start_bytes(0) / BLOCK_BYTES;
-    rig.devices[device].bad_blocks.borrow_mut().insert(start + column_block);
-}
 
 /// Flips bits of blocks of segment 0's column on a device.
 async fn corrupt(rig: &Rig, device: usize, column_block: u64, blocks: u64) {
@@ -104,8 +90,8 @@ fn rows_that_cannot_be_read_are_not_checked() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz1, 3);
         rig.fill(segment(0), 1).await;
-        spoil(&rig, 0, 4);
-        spoil(&rig, 1, 4);
+        rig.spoil(0, 4);
+        rig.spoil(1, 4);
         let failed = rig.array.check_parity(segment(0), 1, 3).await.expect_err("row 2 is lost");
         assert!(
             matches!(failed, ArrayError::Unreadable { addr: at, blocks: 1, .. } if at == addr(8)),
@@ -155,7 +141,7 @@ fn bad_sectors_of_later_rows_are_rewritten_and_what_is_lost_is_left() {
         rig.fill(segment(0), 1).await;
         // One in each row, each in another column.
         for (device, column_block) in [(1, 2), (0, 5), (3, 6)] {
-            spoil(&rig, device, column_block);
+            rig.spoil(device, column_block);
         }
         let scrubbed = rig.array.scrub_rows(segment(0), 1, 3, &judge).await.expect("readable");
         // What cannot be read in part is rewritten whole.
@@ -166,7 +152,7 @@ fn bad_sectors_of_later_rows_are_rewritten_and_what_is_lost_is_left() {
         rig.expect_segment(segment(0), 1).await;
         // Two in the second block of row 2's units, and one in another row.
         for (device, column_block) in [(0, 5), (2, 5), (1, 7)] {
-            spoil(&rig, device, column_block);
+            rig.spoil(device, column_block);
         }
         let scrubbed = rig.array.scrub_rows(segment(0), 1, 3, &judge).await.expect("readable");
         let row = 2 * g.blocks_per_row();
@@ -183,7 +169,7 @@ fn zeros_that_cannot_be_read_are_written_again() {
         let rig = Rig::new(Layout::Raid0, 1);
         let batch = rig.array.begin_batch(segment(0), 0, 4, WriteKind::User).expect("in range");
         rig.array.write_batch(batch).await.expect("healthy");
-        spoil(&rig, 0, 3);
+        rig.spoil(0, 3);
         let zeros = |_: BlockAddr, data: &[u8]| match data.iter().all(|byte| *byte == 0) {
             true => BlockVerdict::Good,
             false => BlockVerdict::Bad,
@@ -201,7 +187,7 @@ fn a_block_that_only_a_faulted_member_has_is_written_to_the_others() {
         let rig = Rig::new(Layout::Mirror, 2);
         rig.fill(segment(0), 1).await;
         rig.array.fault(DeviceId(1)).expect("one is enough");
-        spoil(&rig, 0, 3);
+        rig.spoil(0, 3);
         let scrubbed = rig.array.scrub_rows(segment(0), 1, 3, &judge).await.expect("readable");
         assert_eq!((scrubbed.damaged, scrubbed.repaired_bytes), (vec![], 6 * BLOCK_BYTES));
         rig.expect_segment(segment(0), 1).await;

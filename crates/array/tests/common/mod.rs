@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::{
-    Array, ArrayError, GroupGeometry, GroupSpec, Judge, Rebuilt, WriteKind, Written,
+    Array, ArrayError, BlockVerdict, GroupGeometry, GroupSpec, Judge, Rebuilt, WriteKind, Written,
 };
 use forebay_device::{BlockDevice, Device, ErrorKind, IoBuf, MemoryDevice, Operation};
 use forebay_rt as rt;
@@ -228,6 +228,29 @@ impl Rig {
         self.array.read(BlockAddr::new(segment, first_row * blocks), rows * blocks).await
     }
 
+    /// Reads whole rows, which hold what [`Rig::write_rows`] wrote.
+    pub async fn expect_rows(
+        &self,
+        segment: SegmentId,
+        first_row: u32,
+        rows: u32,
+        version: u64,
+    ) -> IoBuf {
+        let first = first_row * self.geometry().blocks_per_row();
+        let read = self.read_rows(segment, first_row, rows).await.expect("readable");
+        for (index, got) in (first..).zip(read.chunks(BLOCK_LEN)) {
+            let addr = BlockAddr::new(segment, index);
+            assert!(got == block(addr, version), "{addr} is not version {version}");
+        }
+        read
+    }
+
+    /// Makes a block of segment 0's column unreadable on a device.
+    pub fn spoil(&self, device: usize, column_block: u64) {
+        let start = self.geometry().column_start_bytes(0) / BLOCK_BYTES;
+        self.devices[device].bad_blocks.borrow_mut().insert(start + column_block);
+    }
+
     /// Rebuilds the first `rows` rows of a segment.
     pub async fn rebuild(
         &self,
@@ -244,11 +267,7 @@ impl Rig {
     pub async fn expect_segment(&self, segment: SegmentId, version: u64) {
         let g = self.geometry();
         let blocks = g.blocks_per_segment();
-        let whole = self.read_rows(segment, 0, g.rows()).await.expect("readable");
-        for (index, got) in whole.chunks(BLOCK_LEN).enumerate() {
-            let addr = BlockAddr::new(segment, index as u32);
-            assert!(got == block(addr, version), "{addr} is not version {version}");
-        }
+        let whole = self.expect_rows(segment, 0, g.rows(), version).await;
         for start in 0..blocks {
             let len = 1 + (start * 7) % 5;
             let len = len.min(blocks - start);
@@ -273,6 +292,16 @@ pub fn block(addr: BlockAddr, version: u64) -> [u8; BLOCK_LEN] {
 
 pub fn segment(index: u32) -> SegmentId {
     SegmentId(FIRST_SEGMENT + index)
+}
+
+/// A block of segment 0.
+pub fn addr(block: u32) -> BlockAddr {
+    BlockAddr::new(segment(0), block)
+}
+
+/// What a reader of blocks of version 1 says of one.
+pub fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
+    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
 }
 
 /// Every layout with a few numbers of members.
