@@ -66,8 +66,9 @@ impl From<DeviceError> for WriteThroughError {
     }
 }
 
-/// Both label areas of a device, and the second one.
+/// The label areas of a device: both, and each alone.
 pub(crate) const BOTH_AREAS: Range<usize> = 0..2;
+pub(crate) const FIRST_AREA: Range<usize> = 0..1;
 pub(crate) const SECOND_AREA: Range<usize> = 1..2;
 
 /// The content of the label areas of one device.

@@ -19,7 +19,9 @@ use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId, VolumeId};
 use crate::Pool;
 use crate::commit::error::{CommitError, LabelPart};
 use crate::import::divergence::told;
-use crate::labels::{BOTH_AREAS, LabelError, SECOND_AREA, write_config, write_config_to};
+use crate::labels::{
+    BOTH_AREAS, FIRST_AREA, LabelError, SECOND_AREA, write_config, write_config_to,
+};
 use crate::layout::{device_paths, ring_configs};
 use crate::opener::OpenDevice;
 use crate::state::Writers;
@@ -263,7 +265,7 @@ impl Pool {
             config.clone()
         };
         self.sync.config_written.set((config.generation, crc64(&config.encode())));
-        let areas = if self.sync.overtakes.get() { 0..1 } else { BOTH_AREAS };
+        let areas = if self.sync.overtakes.get() { FIRST_AREA } else { BOTH_AREAS };
         let holders = self.write_config_to_members(&config, areas).await?;
         self.opener.witness(self.guid, told(&config), device_paths(&config)).await;
         Ok((config, holders))
