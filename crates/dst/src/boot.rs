@@ -115,9 +115,9 @@ impl<S: Subject> BootContext<S> {
         let Some(contest) = &self.contest else { return devices };
         // A fault may last longer than its disk outlasts when a machine stands still.
         self.disks.struck.borrow_mut().extend(boot.faults.iter().map(|timed| timed.disk));
-        let lost = boot.takeover.iter().filter_map(|takeover| takeover.loss.as_ref());
-        let lost: Vec<usize> = lost.flat_map(|loss| loss.disks.clone()).collect();
-        self.disks.struck.borrow_mut().extend(&lost);
+        let loss = boot.takeover.as_ref().and_then(|takeover| takeover.loss.as_ref());
+        let lost = loss.map_or(&[][..], |loss| &loss.disks);
+        self.disks.struck.borrow_mut().extend(lost);
         let over = |(disk, device)| match spec.is_in_store(disk) {
             true => device,
             false if lost.contains(&disk) => contest.lost.over(contest.link.over(device)),

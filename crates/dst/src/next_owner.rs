@@ -34,7 +34,7 @@ impl<S: Subject> BootContext<S> {
     ) -> Option<BootEnd> {
         let [host, third] = OTHER_HOSTS;
         let race = Race::new(&contest, rival.is_some());
-        let rival = race::start(rival, plan.rival, third, &race);
+        let mut rival = race::start(rival, plan.rival, third, &race);
         let devices = self.disks.open_on(host, &self.scenario.spec, &plan.misses).await;
         self.disks.struck.borrow_mut().extend(&plan.misses);
         if !plan.misses.is_empty() {
@@ -47,7 +47,6 @@ impl<S: Subject> BootContext<S> {
                 break;
             }
         }
-        let mut rival = rival;
         if taken.is_none() {
             if let Some(rival) = rival.take() {
                 rival.await;
