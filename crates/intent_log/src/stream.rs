@@ -103,17 +103,12 @@ impl Stream {
         if skip + len <= first.len() {
             return Ok(first.slice(skip, len));
         }
+        // The chunk behind the first ends in or behind the range.
+        let (_, second) = self.chunk(1).await?;
+        let filled = first.len() - skip;
         let mut whole = IoBuf::recycled(len);
-        let mut filled = first.len() - skip;
         whole[..filled].copy_from_slice(&first[skip..]);
-        let mut index = 1;
-        while filled < len {
-            let (_, more) = self.chunk(index).await?;
-            let part = more.len().min(len - filled);
-            whole[filled..filled + part].copy_from_slice(&more[..part]);
-            filled += part;
-            index += 1;
-        }
+        whole[filled..].copy_from_slice(&second[..len - filled]);
         Ok(whole.freeze())
     }
 }
