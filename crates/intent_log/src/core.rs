@@ -221,7 +221,7 @@ impl Core {
     fn check_pressure(&mut self) {
         let (used, capacity) = (self.used_bytes(), self.capacity_bytes());
         let limit = capacity * u64::from(self.config.pressure_percent) / 100;
-        if capacity > 0 && used >= limit {
+        if used >= limit {
             self.report_pressure();
         }
     }

@@ -337,3 +337,6 @@ impl GroupController {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

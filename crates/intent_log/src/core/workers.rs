@@ -81,7 +81,7 @@ impl Core {
     }
 
     /// Records that are under way: in the queue, or in frames that are not acknowledged.
-    pub(super) fn under_way(&self) -> u64 {
+    pub(crate) fn under_way(&self) -> u64 {
         (self.queue.len() + self.unacked_count) as u64
     }
 

@@ -206,6 +206,39 @@ fn appends_wait_for_the_witness_if_asked() {
 }
 
 #[test]
+fn a_log_that_runs_may_begin_to_wait_for_its_witness() {
+    Runtime::simulated(10).block_on(async {
+        let disk = disk();
+        let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        log.wait_for_witness(true);
+        let late = rt::spawn(log.append(vec![write(2, 1, 1)]));
+        rt::sleep(MOMENT).await;
+        assert!(!late.is_finished());
+        log.witnessed(log.mark());
+        late.await.unwrap();
+    });
+}
+
+#[test]
+fn a_wait_for_the_next_mark_ends_with_the_log() {
+    Runtime::simulated(11).block_on(async {
+        let disk = disk();
+        let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
+        let log = Rc::new(log);
+        let seen = log.mark();
+        let waits = rt::spawn(Box::pin({
+            let log = log.clone();
+            async move { log.mark_after(seen).await }
+        }));
+        rt::sleep(MOMENT).await;
+        assert!(!waits.is_finished());
+        log.close();
+        assert_eq!(waits.await, seen);
+    });
+}
+
+#[test]
 fn a_side_that_lacks_the_newest_frame_is_named() {
     Runtime::simulated(6).block_on(async {
         let power = Rc::new(Power::default());
@@ -298,8 +331,16 @@ fn a_closing_frame_takes_the_last_block_of_a_ring() {
 fn a_closed_log_keeps_no_device_open() {
     Runtime::simulated(9).block_on(async {
         let disk = disk();
-        let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[&disk])]);
+        let rings = [ring(0, MIB, &[&disk])];
+        let (log, _) = start(LogConfig::new(POOL), &rings);
         log.append(vec![write(1, 1, 1)]).await.unwrap();
+        // Nor does one that had other rings before.
+        log.pause().await;
+        let next = log.next_state(&rings, 2, TxgId(1));
+        log.release(TxgId(1));
+        log.resume(&rings, &next).await.unwrap();
+        log.append(vec![write(1, 2, 1)]).await.unwrap();
+        drop(rings);
         assert!(Rc::strong_count(&disk) > 1);
         log.close();
         assert_eq!(log.append(vec![write(2, 1, 1)]).await, Err(LogError::Closed));

@@ -1,5 +1,7 @@
 //! Model test of the queue and the core, without devices or an executor.
 
+mod gathering;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -375,6 +377,11 @@ impl Rig {
 
     /// Pauses, commits everything, and continues with new rings on the same devices.
     fn renew(&mut self) {
+        self.renew_with(self.rings.len());
+    }
+
+    /// The same with the first `count` rings.
+    fn renew_with(&mut self, count: usize) {
         self.core.pause();
         for seq in self.in_flight() {
             self.end(seq, None);
@@ -384,6 +391,8 @@ impl Rig {
         self.commit();
         assert_eq!(self.core.check_quiet(), Ok(()));
         self.epoch += 1;
+        self.rings.truncate(count);
+        self.ends.truncate(count);
         let next_seq = FrameSeq(self.next_seq);
         let state = empty_state(&self.config, &self.rings, self.epoch, self.released, next_seq);
         self.core.reconfigure(&self.rings, &state);
@@ -439,6 +448,10 @@ impl Rig {
                 assert!(!committed, "a barrier waits for records that are committed");
             }
         }
+        let records = self.sent.iter().filter(|sent| !sent.answered).count() as u64;
+        let barriers = self.waits.iter().filter(|waits| !waits.own && waits.ticket.open.get() > 0);
+        let most = records + barriers.count() as u64;
+        assert!((records..=most).contains(&self.core.under_way()), "{records} under way");
         let live = self.frames.range(self.tail..);
         let live: u64 = live.map(|(_, placed)| placed.end_bytes - placed.start_bytes).sum();
         let (used, capacity) = (self.core.used_bytes(), self.core.capacity_bytes());
@@ -551,28 +564,4 @@ fn late_write_to_an_old_ring_changes_nothing() {
     rig.core.frame_done(issue.generation, issue.seq, false, Nanos::ZERO);
     assert!(rig.core.mode == Mode::Running && rig.core.failed.is_empty());
     assert!(rig.core.outstanding.is_empty());
-}
-
-#[test]
-fn records_after_a_group_that_was_committed_while_it_gathered_are_written() {
-    let gather = Nanos::from_micros(150);
-    let config = LogConfig { group_commit: GroupCommit::Fixed { gather }, ..LogConfig::new(POOL) };
-    // Workers take turns, so that another one gathers after each frame.
-    for frames in 0..3 {
-        let mut rig = Rig::new(config, rings(1, 1));
-        rig.turn();
-        for _ in 0..frames {
-            rig.append(&[1], false);
-            rig.run();
-        }
-        rig.append(&[1], false);
-        rig.turn();
-        assert_eq!(rig.timers, [frames], "a worker gathers");
-        rig.open = rig.open.next();
-        rig.commit();
-        rig.turn();
-        rig.append(&[1], false);
-        rig.run();
-        assert_eq!((rig.queue.len(), rig.frames.len()), (0, frames + 1));
-    }
 }

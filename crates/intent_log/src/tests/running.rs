@@ -132,6 +132,27 @@ fn full_log_reports_pressure_waits_and_never_overwrites_live_frames() {
 }
 
 #[test]
+fn pressure_is_reported_once_at_its_share_of_the_log_and_again_after_a_release() {
+    Runtime::simulated(13).block_on(async {
+        for (pressure_percent, frames) in [(1, 2), (50, 64), (99, 127)] {
+            let disk = &disks(1, 2 * MIB)[0];
+            let config =
+                LogConfig { max_frame_bytes: 8192, pressure_percent, ..LogConfig::new(POOL) };
+            let (log, _) = start(config, &[ring(0, MIB, &[disk])]);
+            for txg in 1..=2 {
+                for number in 1..=128 {
+                    log.append(vec![write(number, txg, 1)]).await.unwrap();
+                    let expected = (number == frames).then_some(LogEvent::Pressure);
+                    assert_eq!(log.take_event(), expected, "{number} of {frames}");
+                }
+                let _ = log.state(TxgId(txg));
+                log.release(TxgId(txg));
+            }
+        }
+    });
+}
+
+#[test]
 fn records_longer_than_a_frame_are_replayed_whole() {
     Runtime::simulated(5).block_on(async {
         let disk = &disks(1, 5 * MIB)[0];
@@ -242,6 +263,8 @@ fn failed_side_stops_acknowledgements_until_the_pool_has_committed() {
         };
         assert_eq!((device, error.offset_bytes), (DeviceId(2), 12288 + 8192));
         assert_eq!(log.next_event().await, LogEvent::Paused);
+        // Both sides have the newest frame that is durable.
+        assert_eq!(log.check_newest_frames().await, []);
         let later = spawn(log.append(vec![write(3, 2, 1)]));
         sleep(Nanos::from_millis(5)).await;
         assert!(!lost.is_finished() && !later.is_finished() && log.is_failed());
@@ -282,8 +305,15 @@ fn failed_side_stops_acknowledgements_until_the_pool_has_committed() {
         queued.await.unwrap();
         assert_eq!(disks[2].writes().len(), 1);
         let error = DeviceError::new("disk1", Operation::Write, 0, 0, ErrorKind::Gone);
+        let side_failed = |device| LogEvent::SideFailed { device, error: error.clone() };
         log.fail_side(DeviceId(1), error.clone());
-        assert_eq!(log.take_event(), Some(LogEvent::SideFailed { device: DeviceId(1), error }));
+        log.fail_side(DeviceId(1), error.clone());
+        log.fail_side(DeviceId(3), error.clone());
+        let events: Vec<_> = std::iter::from_fn(|| log.take_event()).collect();
+        let failed = [DeviceId(1), DeviceId(3)].map(side_failed);
+        assert_eq!(events, [failed[0].clone(), LogEvent::Paused, failed[1].clone()], "each once");
+        log.pause().await;
+        assert!(log.is_failed(), "a pause changes nothing of that");
     });
 }
 
@@ -333,6 +363,11 @@ fn stats_count_frames_records_and_failed_writes() {
         (expected.frames_by_len[1], expected.frames_by_len[2]) = (1, 1);
         (expected.frames_by_records[0], expected.frames_by_records[2]) = (1, 1);
         assert_eq!(log.stats(), expected);
+        assert_eq!((log.used_bytes(), log.capacity_bytes()), (16384 + 8192, MIB));
+        assert_eq!(log.rings(), [(0, 16384 + 8192, MIB)]);
+        let frames = log.take_recent_frames().unwrap();
+        assert!(frames.median.is_some_and(|median| median <= frames.longest), "{frames:?}");
+        assert_eq!(log.take_recent_frames(), None);
         log.release(TxgId(1));
         lost.await.unwrap();
         later.await.unwrap();
