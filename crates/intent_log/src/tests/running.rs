@@ -3,11 +3,12 @@
 use super::disk::Power;
 use super::*;
 use crate::{
-    ConfigError, LogError, LogEvent, LogStats, NotQuiet, RecordError, RecordKind, ReplayVerdict,
+    ConfigError, GroupCommit, LogError, LogEvent, LogStats, NotQuiet, RecordError, RecordKind,
+    ReplayVerdict,
 };
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::log_frame::MAX_FRAME_BYTES;
-use forebay_rt::{Runtime, join_all, sleep, spawn, yield_now};
+use forebay_rt::{Runtime, join_all, sleep, spawn, timeout, yield_now};
 use forebay_units::Nanos;
 
 fn disks(count: u32, size_bytes: u64) -> Vec<Rc<Disk>> {
@@ -183,6 +184,21 @@ fn records_longer_than_a_frame_are_replayed_whole() {
         let (records, end) = replay(&rings, &state).await;
         let ids: Vec<u64> = records.iter().map(|record| record.lba.0).collect();
         assert_eq!((ids, end.verdict), (vec![4, 5, 77], ReplayVerdict::CleanEnd));
+    });
+}
+
+// Between the decision to gather and the start of the timer the clock of a machine goes on.
+#[test]
+fn a_time_to_gather_that_is_over_at_once_holds_no_frame() {
+    Runtime::real().unwrap().block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let group_commit = GroupCommit::Fixed { gather: Nanos(1) };
+        let config = LogConfig { group_commit, ..LogConfig::new(POOL) };
+        let (log, _) = start(config, &[ring(0, MIB, &[disk])]);
+        for id in 1..=20 {
+            let append = Box::pin(log.append(vec![write(id, 1, 1)]));
+            timeout(Nanos::from_secs(60), append).await.expect("the frame is written").unwrap();
+        }
     });
 }
 
