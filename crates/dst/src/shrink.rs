@@ -1,13 +1,21 @@
 //! The shrinker: makes a failing scenario smaller while it fails with the same kind.
 
-use crate::scenario::{Act, Boot, Fates, Scenario};
+use crate::scenario::{Act, Boot, Fates, Loss, Scenario};
 use crate::verdict::{Kind, Outcome};
 
 /// Makes a smaller scenario: without up to `step` items at an index. `None` past the last item.
 type Pass = fn(&Scenario, usize, usize) -> Option<Scenario>;
 
-const PASSES: [Pass; 7] =
-    [drop_boots, drop_takeovers, drop_clients, drop_admin, drop_faults, drop_acts, simplify];
+const PASSES: [Pass; 8] = [
+    drop_boots,
+    drop_takeovers,
+    drop_clients,
+    drop_admin,
+    drop_faults,
+    drop_events,
+    drop_acts,
+    simplify,
+];
 
 /// Returns the smallest scenario found within `budget` runs that still fails with `kind`, and the
 /// number of runs.
@@ -140,6 +148,48 @@ fn drop_faults(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> 
         at -= boot.stale_map.len();
     }
     None
+}
+
+/// Removes what happens to the machines and stores of a boot. Changes of the power and of networks
+/// go as a whole, because what went off may have to come back.
+fn drop_events(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    let (mut out, mut at) = (scenario.clone(), at);
+    for boot in &mut out.boots {
+        let mut is_cut = cut_whole(&mut boot.power, &mut at)
+            || cut_whole(&mut boot.network, &mut at)
+            || cut_in(&mut boot.lost_objects, &mut at, step);
+        if let Some(takeover) = &mut boot.takeover {
+            let mut loss: Vec<Loss> = takeover.loss.take().into_iter().collect();
+            is_cut = is_cut
+                || cut_in(&mut takeover.misses, &mut at, step)
+                || cut_in(&mut takeover.rival, &mut at, step)
+                || cut_whole(&mut loss, &mut at);
+            takeover.loss = loss.pop();
+        }
+        if is_cut {
+            return Some(out);
+        }
+    }
+    None
+}
+
+/// Removes up to `step` items at index `at` of the list, or passes it.
+fn cut_in<T>(list: &mut Vec<T>, at: &mut usize, step: usize) -> bool {
+    let is_cut = cut(std::iter::once(&mut *list), *at, step);
+    if !is_cut {
+        *at -= list.len();
+    }
+    is_cut
+}
+
+/// Removes the whole list if it is next and has items.
+fn cut_whole<T>(list: &mut Vec<T>, at: &mut usize) -> bool {
+    let is_cut = !list.is_empty() && *at == 0;
+    *at -= usize::from(!list.is_empty() && !is_cut);
+    if is_cut {
+        list.clear();
+    }
+    is_cut
 }
 
 fn drop_acts(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {

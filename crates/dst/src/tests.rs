@@ -12,7 +12,10 @@ use crate::exhaustive::{Depth, explore_shard};
 use crate::fault_plan::Level;
 use crate::generate::{Aim, Constraints, generate};
 use crate::reference_pool::{Flaw, Reference};
-use crate::scenario::{Act, Crash, Fates, MapRot, Scenario, Takeover, TimedFault};
+use crate::scenario::{
+    Act, Attempt, Crash, CutOff, Fates, Loss, MapRot, Power, Scenario, Takeover, TimedFault,
+    TimedLoss, TimedPower,
+};
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::{LogShape, PoolSpec, Raid};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
@@ -287,7 +290,16 @@ fn takeover_shrinks_to_what_fails() {
     let scenario = (0..).map(|seed| generate(Seed(seed), &free)).find(|scenario| {
         scenario.boots.iter().any(|b| b.takeover.as_ref().is_some_and(|t| t.stands.len() > 1))
     });
-    let scenario = scenario.expect("some are drawn");
+    let mut scenario = scenario.expect("some are drawn");
+    for boot in &mut scenario.boots {
+        boot.power = vec![TimedPower { at_command: 1, power: Power::Battery }; 2];
+        boot.lost_objects = vec![TimedLoss { at_command: 1, pick: 3 }; 3];
+        if let Some(takeover) = &mut boot.takeover {
+            takeover.misses = vec![0, 1];
+            takeover.rival = vec![Attempt { pause_ns: 1, forces: true }; 2];
+            takeover.loss = Some(Loss { disks: vec![0], how: CutOff::Fails, after_ns: 1 });
+        }
+    }
     let takeovers = |scenario: &Scenario| -> Vec<Takeover> {
         scenario.boots.iter().filter_map(|boot| boot.takeover.clone()).collect()
     };
@@ -302,5 +314,7 @@ fn takeover_shrinks_to_what_fails() {
     let left = takeovers(&small);
     assert_eq!(left.iter().map(|t| t.stands.len()).sum::<usize>(), 1);
     assert!(left.iter().all(|t| t.attempts.is_empty() && t.clients.iter().all(Vec::is_empty)));
+    assert!(left.iter().all(|t| t.misses.is_empty() && t.rival.is_empty() && t.loss.is_none()));
+    assert!(small.boots.iter().all(|b| b.power.is_empty() && b.lost_objects.is_empty()));
     assert_eq!(small.acts(), 0);
 }
