@@ -4,7 +4,8 @@ use super::*;
 use crate::client::{ClientError, ConnectionLoss, OptionError, RequestError, WrongLength};
 use crate::uri::{UriError, UriFlaw};
 use crate::wire::{
-    CHUNK_DONE, ChunkHeader, Greeting, OptionReplyHeader, SimpleReply, chunk, option, reply,
+    CHUNK_DONE, ChunkHeader, Greeting, OptionReplyHeader, Request, SimpleReply, chunk, command,
+    option, reply, transmission_flag as flag,
 };
 
 /// A server that sends exactly what the test tells it to.
@@ -13,6 +14,10 @@ struct ScriptedServer(net::Stream);
 impl ScriptedServer {
     /// Runs the handshake: refuses GO if `old`, and structured replies unless `structured`.
     async fn new(stream: net::Stream, structured: bool, old: bool) -> Self {
+        Self::with_flags(stream, 0x1ff, structured, old).await
+    }
+
+    async fn with_flags(stream: net::Stream, flags: u16, structured: bool, old: bool) -> Self {
         let script = Self(stream);
         script.say(&Greeting { flags: 3 }.encode()).await;
         script.hear(4).await;
@@ -31,7 +36,7 @@ impl ScriptedServer {
         let header = script.hear(16).await;
         script.hear(header[15] as usize).await;
         let mut export = (1u64 << 20).to_be_bytes().to_vec();
-        export.extend(0x1ffu16.to_be_bytes());
+        export.extend(flags.to_be_bytes());
         if old {
             script.answer(option::GO, refuse, b"what?").await;
             script.hear(16 + 3).await;
@@ -301,5 +306,35 @@ fn long_requests_are_split_to_the_servers_maximum() {
         client.write(4096, data.clone(), true).await.unwrap();
         let back = client.read(4096, IoBuf::recycled(300 << 10)).await.unwrap();
         assert!(back[..] == data[..]);
+    });
+}
+
+#[test]
+fn durable_changes_end_with_a_flush_where_the_server_knows_no_fua() {
+    Runtime::simulated(3).block_on(async {
+        let (here, there) = net::pair();
+        let flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES;
+        let heard = rt::spawn(async move {
+            let script = ScriptedServer::with_flags(there, flags, false, false).await;
+            let mut heard = Vec::new();
+            for _ in 0..6 {
+                let request = Request::decode(&script.hear(28).await).unwrap();
+                if request.command == command::WRITE {
+                    script.hear(request.len_bytes as usize).await;
+                }
+                heard.push((request.command, request.flags));
+                script.say(&SimpleReply { error: 0, cookie: request.cookie }.encode()).await;
+            }
+            heard
+        });
+        let client = Client::over(here, "vol", "script").await.unwrap();
+        client.write(0, pattern(4096, 1), true).await.unwrap();
+        client.discard(0, 4096, true).await.unwrap();
+        let options = ZeroOptions { fua: true, ..ZeroOptions::default() };
+        client.write_zeroes(0, 4096, options).await.unwrap();
+        let heard = heard.await;
+        let durable = |command| [(command, 0), (command::FLUSH, 0)];
+        let changes = [command::WRITE, command::TRIM, command::WRITE_ZEROES];
+        assert_eq!(heard, changes.map(durable).concat());
     });
 }
