@@ -1,6 +1,8 @@
 use forebay_rt::Runtime;
 
 use super::*;
+use crate::exports::{ExportEntry, ExportHandle, Exports, Peer, Revocation};
+use crate::handshake::Refusal;
 use crate::wire::{Request, command};
 
 /// A stream at the start of transmission, after a short handshake.
@@ -310,5 +312,48 @@ fn memory_is_bounded_per_connection_and_in_total() {
         let max_bytes = watcher.await;
         assert!((128 << 10..=512 << 10).contains(&max_bytes), "{max_bytes} bytes at most");
         drained(&server, 0).await;
+    });
+}
+
+/// An export that its owner can take away.
+struct Revocable(Rc<CachedDevice>, Rc<Revocation>);
+
+impl Exports for Revocable {
+    fn list(&self, _: &Peer) -> Vec<ExportEntry> {
+        Vec::new()
+    }
+    fn open(&self, _: &str, _: &Peer) -> Result<ExportHandle, Refusal> {
+        let revocation = Some(self.1.clone());
+        Ok(ExportHandle { revocation, ..ExportHandle::new(self.0.clone()) })
+    }
+}
+
+#[test]
+fn client_of_a_revoked_export_has_seconds_to_take_its_last_replies() {
+    Runtime::simulated(12).block_on(async {
+        let revocation = Revocation::new();
+        let device = CachedDevice::new(1 << 20);
+        let exports = Revocable(device, revocation.clone());
+        let server = Server::new(Rc::new(exports), Limits::default());
+        let (idle, quick, slow) = (
+            connect(&server).await,
+            into_transmission(&server).await,
+            into_transmission(&server).await,
+        );
+        let reads = request(command::READ, 0, 1 << 20).encode().repeat(4);
+        for stream in [&quick, &slow] {
+            stream.send_all(reads.clone()).await.0.unwrap();
+        }
+        rt::sleep(Nanos::from_secs(1)).await;
+        revocation.revoke();
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert!(idle.flush().await.is_err());
+        let replies = 4 * (16 + (1 << 20));
+        quick.recv_exact(vec![0; replies], 0).await.0.unwrap();
+        assert!(ended(&quick).await);
+        rt::sleep(Nanos::from_secs(10)).await;
+        drained(&server, 0).await;
+        let (outcome, _) = slow.recv_exact(vec![0; replies], 0).await;
+        assert!(outcome.is_err(), "it was cut off");
     });
 }
