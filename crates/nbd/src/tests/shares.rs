@@ -164,11 +164,14 @@ fn clients_of_a_device_that_hangs_are_not_evicted() {
             let accounts = (0..12).map(|_| client(&server, Account::User(1000)));
             rt::join_all(accounts).await
         };
-        let write = |client: Client| async move {
-            let lanes = (0..4).map(|_| client.write(0, pattern(1 << 20, 1), true));
-            rt::join_all(lanes).await.into_iter().all(|outcome| outcome.is_ok())
+        let work = |(number, client): (usize, Client)| async move {
+            let request = async |_| match number % 2 {
+                0 => client.write(0, pattern(1 << 20, 1), true).await.is_ok(),
+                _ => client.read(0, IoBuf::recycled(1 << 20)).await.is_ok(),
+            };
+            rt::join_all((0..4).map(request)).await.into_iter().all(|is_ok| is_ok)
         };
-        let all = rt::join_all(clients.into_iter().map(write)).await;
+        let all = rt::join_all(clients.into_iter().enumerate().map(work)).await;
         assert!(all.into_iter().all(|is_ok| is_ok));
         assert_eq!(server.counts().evicted, 0);
     });
