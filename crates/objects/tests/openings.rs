@@ -1,4 +1,4 @@
-//! Devices in stores that fail while they are opened.
+//! Devices in stores that fail, while they are opened and later.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -117,5 +117,25 @@ fn device_that_is_open_waits_for_a_store_that_no_request_reaches() {
         let device = ObjectDevice::open(client, 2, SIZE_BYTES).await.unwrap();
         let read = device.read(2 << 20, IoBuf::zeroed(written.len())).await.unwrap();
         assert!(read[..] == written[..]);
+    });
+}
+
+// The chain's next entries would be taken, and lack what the refused one had.
+#[test]
+fn device_whose_entry_was_refused_makes_nothing_durable_any_more() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let store = Failing::new(&bucket, None);
+        let device = ObjectDevice::open(store.clone(), 1, SIZE_BYTES).await.unwrap();
+        device.write(1 << 20, IoBuf::zeroed(4096).freeze(), true).await.unwrap();
+        // An object of the greatest length is stored without a flush.
+        let written = IoBuf::copy_of(&[7; 16 << 20]).freeze();
+        device.write(2 << 20, written, false).await.unwrap();
+        rt::sleep(Nanos::from_secs(10)).await;
+        store.error.replace(Some(StoreError::Refused { text: "403 Forbidden".to_owned() }));
+        assert!(device.flush().await.is_err());
+        store.error.take();
+        assert!(device.flush().await.is_err(), "what it should cover is in no entry");
+        assert!(device.write(2 << 20, IoBuf::zeroed(4096).freeze(), true).await.is_err());
     });
 }
