@@ -101,7 +101,15 @@ fn discards_need_no_flush() {
             rt::sleep(Nanos::from_secs(1)).await;
         }
         rt::sleep(Nanos::from_secs(30)).await;
-        assert!(!bucket.names().iter().any(|name| name.starts_with("data/")));
+        let has_data = || bucket.names().iter().any(|name| name.starts_with("data/"));
+        assert!(!has_data());
+        // So do those that come later.
+        device.write(2 << 20, fill(1 << 20, 2), false).await.unwrap();
+        device.flush().await.unwrap();
+        assert!(has_data());
+        device.discard(2 << 20, 1 << 20, false).await.unwrap();
+        rt::sleep(Nanos::from_secs(30)).await;
+        assert!(!has_data());
         // A device that is closed is not held open.
         device.discard(2 << 20, 1 << 18, false).await.unwrap();
         drop(device);
