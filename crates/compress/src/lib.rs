@@ -200,6 +200,19 @@ mod tests {
         assert_eq!(decompress(codec, &bytes, 4), Ok(data));
     }
 
+    #[test]
+    fn a_unit_is_compressed_at_its_own_level_whatever_the_thread_did_before() {
+        let words: [&[u8]; 5] = [b"durable ", b"write ", b"log ", b"answered ", b"segment "];
+        let chosen = noise(BLOCK_LEN).into_iter();
+        let data: Vec<u8> =
+            chosen.flat_map(|byte| words[usize::from(byte) % words.len()]).copied().collect();
+        let len =
+            |level| compress(Compression::Zstd(level), &data[..4 * BLOCK_LEN]).unwrap().1.len();
+        let (fast, slow) = (len(1), len(19));
+        assert!(slow < fast, "{slow} of {fast}");
+        assert_eq!((len(1), len(19)), (fast, slow));
+    }
+
     proptest! {
         #[test]
         fn foreign_bytes_are_an_error_or_a_unit(
