@@ -11,6 +11,7 @@ mod backrefs;
 mod beside_commands;
 mod beside_roots;
 mod cache;
+mod cache_adds;
 mod cache_devices;
 mod cache_misses;
 mod cache_models;

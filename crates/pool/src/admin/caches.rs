@@ -36,7 +36,7 @@ pub(crate) async fn clear_header(device: &Device) {
 
 impl Pool {
     /// Writes the headers of the last devices that the configuration got, and begins to use them.
-    /// A device that cannot be written leaves the configuration again.
+    /// A device that cannot be written leaves the configuration again, with those after it.
     pub(super) async fn prepare_cache_devices(
         self: &Rc<Self>,
         opened: Vec<OpenDevice>,
@@ -46,7 +46,7 @@ impl Pool {
             let is_it = |cache: &&CacheConfig| cache.path == open.path;
             let Some(cache) = config.caches.iter().rev().find(is_it) else { continue };
             if let Err(error) = write_header(&config, cache, &open).await {
-                self.config.borrow_mut().caches.retain(|other| other.device != cache.device);
+                self.config.borrow_mut().caches.retain(|other| other.device < cache.device);
                 self.commit_config().await?;
                 return Err(error.into());
             }
