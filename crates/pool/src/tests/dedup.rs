@@ -6,7 +6,7 @@ use std::rc::Rc;
 use forebay_device::{Device, IoBuf, IoBytes};
 use forebay_map::{DEDUP_VOLUME, PACKED_VOLUME};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::{Layout, Lba};
+use forebay_units::{Layout, Lba, Nanos};
 
 use super::rack::memory;
 use super::{expect, names, spec, stamp, volume};
@@ -176,8 +176,15 @@ fn volumes_with_space_set_aside_are_not_deduplicated() {
         v.write(0, stamp(4096, 1), true).await.unwrap();
         pool.set_volume("v", "dedup", "off").await.unwrap();
         assert!(refused(pool.set_volume("v", "reservation", "auto").await.unwrap_err()));
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
         v.write(0, stamp(4096, 1), true).await.unwrap();
         pool.sync().await.unwrap();
+        // A rollback would bring them back.
+        assert!(refused(pool.set_volume("v", "reservation", "auto").await.unwrap_err()));
+        pool.destroy_snapshots(&names(&["v@a"])).await.unwrap();
+        while pool.snapshots.has_dying() {
+            rt::sleep(Nanos::from_millis(20)).await;
+        }
         pool.set_volume("v", "reservation", "auto").await.unwrap();
         assert!(refused(pool.set_volume("v", "dedup", "on").await.unwrap_err()));
         pool.export().await.unwrap();
