@@ -89,3 +89,28 @@ fn contents_around_one_that_was_found_are_known() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn contents_around_a_gap_are_known_under_their_own_numbers() {
+    Runtime::simulated(3).block_on(async {
+        let (pool, _) = pool_of(&[sparse("v", 4 << 20, &[("dedup", "on")])], 64 << 20).await;
+        let v = pool.open_volume("v").unwrap();
+        let data = blocks(1, COUNT as usize, 4096);
+        v.write(0, data.clone(), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let prints: Vec<Fingerprint> =
+            data.chunks(BLOCK_LEN).map(|block| pool.dedup.key().fingerprint(block)).collect();
+        let number_of = |print: &Fingerprint| pool.dedup.find(print).map(|(number, _)| number);
+        let mut numbers: Vec<Option<u64>> = prints.iter().map(number_of).collect();
+        // Nothing refers to this one any more.
+        let gap = (NEIGHBOR_BLOCKS + 6) as usize;
+        v.discard((gap * BLOCK_LEN) as u64, BLOCK_LEN as u64, false).await.unwrap();
+        pool.sync().await.unwrap();
+        numbers[gap] = None;
+        pool.look_at_neighbors(numbers[gap - 1].unwrap()).await;
+        assert!(pool.dedup.is_near(&prints[gap + 1]) && !pool.dedup.is_near(&prints[gap]));
+        assert_eq!(prints.iter().map(number_of).collect::<Vec<_>>(), numbers);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
