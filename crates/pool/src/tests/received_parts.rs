@@ -7,10 +7,12 @@ use forebay_units::Nanos;
 
 use super::rack::Rack;
 use super::transfers::{
-    KEPT, PLAIN, content, make, receive, resumed, snapshot_content, target, two_streams,
+    KEPT, PLAIN, content, make, receive, resumed, same, sent, since, snapshot, snapshot_content,
+    target, two_streams,
 };
-use super::{names, volume};
+use super::{names, stamp, volume};
 use crate::spec::{ImportOptions, VolumeSpec};
+use crate::transfer::error::TransferError;
 use crate::{LeftBy, Pool};
 
 /// A stream in chunks, what it makes, and by token the streams that go on after some chunks.
@@ -135,5 +137,29 @@ fn a_stream_that_goes_on_before_it_is_undone_comes_through() {
         receiving.await.unwrap();
         assert!(content(&back.open_volume("w").unwrap()).await == truth);
         back.export().await.unwrap();
+    });
+}
+
+// Nothing of the first stream is there, so the place alone does not tell them apart.
+#[test]
+fn an_interrupted_stream_goes_on_from_its_own_base_alone() {
+    Runtime::simulated(12).block_on(async {
+        let (tank, full, _) = two_streams().await;
+        let v = tank.open_volume("v").unwrap();
+        v.write(1 << 20, stamp(40 << 10, 9), false).await.unwrap();
+        snapshot(&tank, "v@c").await;
+        let own = sent(&tank, &since("a", "v@c")).await;
+        let other = sent(&tank, &since("b", "v@c")).await;
+        let back = target().await;
+        receive(&back, &full, PLAIN).await.unwrap();
+        let mut receiver = back.receive("w", KEPT);
+        receiver.feed(&own[0]).await.unwrap();
+        drop(receiver);
+        let (error, _) = receive(&back, &other, KEPT).await.unwrap_err();
+        assert!(matches!(error, TransferError::OtherPlace { .. }), "{error}");
+        receive(&back, &own, KEPT).await.unwrap();
+        same(&tank, &back, "c").await;
+        back.export().await.unwrap();
+        tank.export().await.unwrap();
     });
 }
