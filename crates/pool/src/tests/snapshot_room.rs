@@ -209,3 +209,22 @@ fn a_snapshot_that_is_refused_at_the_end_of_its_group_gives_its_room_back_once()
         pool.export().await.unwrap();
     });
 }
+
+// An overwrite takes other blocks than those that the snapshot has.
+#[test]
+fn a_reservation_needs_room_beside_what_a_snapshot_shares() {
+    Runtime::simulated(2).block_on(async {
+        let (pool, ..) = almost_full().await;
+        let size = pool.get_volume("v").unwrap().size_bytes;
+        pool.set_volume("v", "reservation", "none").await.unwrap();
+        pool.create_volume(&VolumeSpec { name: "w".into(), ..volume(size) }).await.unwrap();
+        let refused = pool.set_volume("v", "reservation", "auto").await.unwrap_err();
+        assert!(matches!(refused, VolumeError::NoSpace { .. }), "{refused}");
+        pool.destroy_snapshots(&names(&["v@a"])).await.unwrap();
+        while pool.snapshots.has_dying() {
+            rt::sleep(Nanos::from_millis(20)).await;
+        }
+        pool.set_volume("v", "reservation", "auto").await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
