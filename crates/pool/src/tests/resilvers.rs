@@ -212,3 +212,28 @@ fn a_device_that_missed_an_import_gets_what_it_missed() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_device_that_is_replaced_twice_keeps_both_replacements_until_one_is_whole() {
+    Runtime::simulated(65).block_on(async {
+        const ALL: &[&str] = &["a", "b", "c", "d"];
+        let rack = Rack::new(ALL, 64 << 20);
+        let pool = slowly_scanned(&rack).await;
+        let paths = |pool: &Rc<Pool>| -> Vec<String> {
+            pool.config.borrow().data_members().map(|member| member.path.clone()).collect()
+        };
+        pool.replace("a", Some("c"), false).await.unwrap();
+        pool.replace("a", Some("d"), false).await.unwrap();
+        assert_eq!(paths(&pool), ["a", "d", "c", "b"]);
+        pool.export().await.unwrap();
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &names(ALL), "tank", &options).await.unwrap();
+        assert_eq!(pool.status().groups[0].children[0].children.len(), 3);
+        pool.set("scan_rate", "auto").await.unwrap();
+        while paths(&pool).len() > 2 {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        assert_eq!(pool.status().state, Health::Online);
+        pool.export().await.unwrap();
+    });
+}
