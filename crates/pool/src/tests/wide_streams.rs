@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_device::Device;
+use forebay_device::{Device, Operation};
 use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
 
 use super::transfers::{PLAIN, make, receive, sent, since, snapshot, target, whole};
-use super::{expect, stamp, volume};
-use crate::spec::{CloneSpec, VolumeSpec};
-use crate::tests::rack::memory;
+use super::{expect, names, stamp, volume};
+use crate::Pool;
+use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
+use crate::tests::rack::{Rack, memory, paced};
 
 const BLOCK: u64 = 4096;
 /// The largest volume.
@@ -137,6 +139,56 @@ fn what_is_written_while_an_increment_begins_is_in_no_received_snapshot() {
                 let b = back.open_snapshot("w@b").unwrap();
                 expect(&b, 0, &stamp(BLOCK as usize, 0)).await;
             }
+        });
+    }
+}
+
+// That takes several groups, and the power may fail between two of them.
+#[test]
+fn an_increment_that_is_undone_is_hidden_until_all_of_it_is_gone() {
+    const APART: u64 = 256 << 20;
+    const BLOCKS: u64 = 300;
+    for step in 0..20 {
+        let rack = Rack::new(&["a", "l"], 64 << 20);
+        let before = rack.clone();
+        let first = Runtime::simulated(500 + step);
+        first.block_on(async move {
+            let tank = make(memory(&["a", "l"], 64 << 20), "tank").await;
+            let wide = VolumeSpec { sparse: true, ..volume(SIZE) };
+            tank.create_volume(&wide).await.unwrap();
+            let v = tank.open_volume("v").unwrap();
+            for (name, salt) in [("v@a", 0), ("v@b", 1000)] {
+                for at in 0..BLOCKS {
+                    v.write(at * APART, stamp(BLOCK as usize, at + salt), false).await.unwrap();
+                }
+                snapshot(&tank, name).await;
+            }
+            let pace = |name: &str, operation: Operation, _| {
+                (name == "a" && operation == Operation::Write).then_some(Nanos::from_millis(1))
+            };
+            let back = make(paced(before.host(1), pace), "back").await;
+            receive(&back, &sent(&tank, &whole("v@a")).await, PLAIN).await.unwrap();
+            let increment = sent(&tank, &since("a", "v@b")).await;
+            let mut receiver = back.receive("w", PLAIN);
+            for chunk in &increment[..increment.len() - 1] {
+                receiver.feed(chunk).await.unwrap();
+            }
+            back.sync().await.unwrap();
+            drop(rt::spawn(async move { receiver.give_up().await }));
+            rt::sleep(Nanos::from_millis(2 * step)).await;
+        });
+        drop(first);
+        Runtime::simulated(600 + step).block_on(async move {
+            let (paths, options) = (names(&["a", "l"]), ImportOptions::default());
+            let back = Pool::import(rack.host(1), &paths, "back", &options).await.unwrap();
+            while back.get_volume("w").unwrap().is_receiving {
+                rt::sleep(Nanos::from_millis(50)).await;
+            }
+            let w = back.open_volume("w").unwrap();
+            for at in 0..BLOCKS {
+                expect(&w, at * APART, &stamp(BLOCK as usize, at)).await;
+            }
+            back.export().await.unwrap();
         });
     }
 }
