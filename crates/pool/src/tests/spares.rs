@@ -102,6 +102,7 @@ fn a_spare_is_held_from_the_moment_that_it_is_added() {
         let other = spec(Layout::Raid0, &["s"], &[]);
         Pool::create(rack.locked(), "other", &other).await.err().unwrap();
         pool.export().await.unwrap();
+        rack.locked().open("s").await.unwrap();
         drop(pool);
         // Who looks at once sees it as well.
         let options = ImportOptions { for_command: true, ..ImportOptions::default() };
@@ -109,7 +110,11 @@ fn a_spare_is_held_from_the_moment_that_it_is_added() {
         let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
         pool.look_at_spares().await;
         assert_eq!(pool.status().spares[0].state, SpareState::Avail);
-        pool.export().await.unwrap();
+        // Nor does a suspended pool hold it, so that the one that follows can.
+        rack.pull(&["a", "b", "c"]);
+        pool.create_volume(&volume(1 << 20)).await.unwrap_err();
+        rt::sleep(Nanos::from_secs(1)).await;
+        rack.locked().open("s").await.unwrap();
     });
 }
 
