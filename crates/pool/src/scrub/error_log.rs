@@ -158,6 +158,7 @@ mod tests {
         lost.finish_scrub();
         assert_eq!(of(&lost), (vec![7], 0));
         lost.begin_scrub();
+        note(&mut lost, 9);
         lost.forget(VolumeId(1));
         lost.finish_scrub();
         assert_eq!(of(&lost), (vec![], 0));
