@@ -6,11 +6,12 @@ use std::rc::Rc;
 
 use forebay_device::{IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Script};
 use forebay_units::Nanos;
 
-use super::cache_devices::{BLOCK, BLOCKS, DEVICES, filled, warm, with_cache};
-use super::rack::{Rack, paced};
-use super::stamp;
+use super::cache_devices::{BLOCK, BLOCKS, DEVICES, Small, filled, stats, warm, with_cache};
+use super::rack::{Rack, paced, scripted};
+use super::{expect, stamp};
 
 /// Begins reads of `len` blocks each from a slow cache device whose content is damaged, and writes
 /// the volume over and over meanwhile.
@@ -68,4 +69,42 @@ fn block_that_the_cache_device_has_lost_is_read_where_it_was() {
 #[test]
 fn blocks_that_the_cache_device_has_lost_are_read_where_they_were() {
     reads_find_what_was_there(4);
+}
+
+/// The cache device answers writes some time after they had their effect.
+struct LateAnswers;
+
+impl Script for LateAnswers {
+    fn after<'a>(&'a self, command: Command<'a>) -> Answer<'a, ()> {
+        let is_late = command.device == "k" && command.operation == Operation::Write;
+        Box::pin(async move {
+            if is_late {
+                rt::sleep(Nanos::from_millis(5)).await;
+            }
+        })
+    }
+}
+
+#[test]
+fn nothing_is_read_where_a_region_is_being_overwritten() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        // There is room for the index of forty regions of fifteen blocks.
+        let memory_bytes = 8 * 22 * 15 * 40;
+        let inner = scripted(rack.host(1), Rc::new(LateAnswers));
+        let mut spec = with_cache();
+        spec.properties.insert("cache_dwpd".to_owned(), "off".to_owned());
+        let (pool, v) = filled(Rc::new(Small { inner, memory_bytes }), &spec).await;
+        for read in 0..12_000 {
+            let at = rt::random_below(BLOCKS);
+            expect(&v, at * BLOCK, &stamp(BLOCK as usize, at)).await;
+            if read % 5 == 0 {
+                rt::sleep(Nanos::from_millis(1)).await;
+            }
+        }
+        let stats = stats(&pool);
+        assert!(stats.hits > 1000 && stats.written_bytes > 60 << 16, "{stats:?}");
+        assert_eq!(pool.status().caches[0].checksum_errors, 0);
+        pool.export().await.unwrap();
+    });
 }
