@@ -1,17 +1,20 @@
 //! Blocks that a cache device turns out not to have: they are read in the main store, where they
 //! were when the read began.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
+use forebay_segment::SegmentState;
 use forebay_testkit::{Answer, Command, Script};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Lba, Nanos};
 
 use super::cache_devices::{BLOCK, BLOCKS, DEVICES, Small, filled, stats, warm, with_cache};
-use super::rack::{Rack, paced, scripted};
-use super::{expect, stamp};
+use super::rack::{Rack, memory, paced, scripted};
+use super::{expect, spec, stamp, volume};
+use crate::Pool;
 
 /// Begins reads of `len` blocks each from a slow cache device whose content is damaged, and writes
 /// the volume over and over meanwhile.
@@ -105,6 +108,68 @@ fn nothing_is_read_where_a_region_is_being_overwritten() {
         let stats = stats(&pool);
         assert!(stats.hits > 1000 && stats.written_bytes > 60 << 16, "{stats:?}");
         assert_eq!(pool.status().caches[0].checksum_errors, 0);
+        pool.export().await.unwrap();
+    });
+}
+
+// The segment of a part may be in use again when the last part comes.
+#[test]
+fn a_part_that_came_early_is_not_kept_for_what_lies_there_later() {
+    const MIB: usize = 1 << 20;
+    const PARTS: usize = 61 * BLOCK as usize;
+    Runtime::simulated(7).block_on(async {
+        let slow: Rc<RefCell<Option<Range<u64>>>> = Rc::default();
+        let told = slow.clone();
+        let pace = move |_: &str, operation: Operation, offset: u64| {
+            let is_slow = told.borrow().as_ref().is_some_and(|range| range.contains(&offset));
+            (is_slow && operation == Operation::Read).then(|| {
+                told.take();
+                Nanos::from_secs(5)
+            })
+        };
+        let spec = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(paced(memory(&["a"], 64 << 20), pace), "tank", &spec).await;
+        let pool = pool.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let old = stamp(PARTS, 1);
+        v.write(0, old.clone(), false).await.unwrap();
+        v.write(4 << 20, stamp(4 * MIB, 2), false).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(60 * BLOCK, old.slice(60 * 4096, 4096), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let id = pool.volume_named("v").unwrap().id;
+        let segment_of = |block| {
+            let map = pool.store.map.borrow();
+            map.lookup(id, Lba(block)).unwrap().addr.segment()
+        };
+        let segment = segment_of(0);
+        assert!(segment != segment_of(60));
+        let birth = pool.store.table.get(segment).birth;
+        let geometry = pool.store.array.groups()[0];
+        let begin = geometry.column_start_bytes(geometry.index_of(segment_of(60)));
+        *slow.borrow_mut() = Some(begin..begin + geometry.column_bytes);
+        let reading = rt::spawn({
+            let v = v.clone();
+            async move { v.read(0, IoBuf::zeroed(PARTS)).await.unwrap() }
+        });
+        rt::sleep(Nanos::from_millis(1)).await;
+        let mut round = 0;
+        let is_full_again = || {
+            let info = pool.store.table.get(segment);
+            info.birth != birth && info.state == SegmentState::Full
+        };
+        while round < 16 || !is_full_again() {
+            assert!(round < 1000, "the segment is not used again");
+            v.write((round % 16) << 20, stamp(MIB, 100 + round), false).await.unwrap();
+            pool.sync().await.unwrap();
+            round += 1;
+        }
+        assert!(!reading.is_finished());
+        assert!(reading.await[..] == old[..]);
+        for round in round - 16..round {
+            expect(&v, (round % 16) << 20, &stamp(MIB, 100 + round)).await;
+        }
         pool.export().await.unwrap();
     });
 }
