@@ -4,6 +4,7 @@ use forebay_rt::Runtime;
 use forebay_units::{Layout, Nanos};
 
 use super::*;
+use crate::SendOptions;
 use crate::spec::{ImportOptions, VolumeSpec};
 use crate::tests::rack::memory;
 use crate::tests::{expect, names, spec, stamp, volume};
@@ -176,6 +177,25 @@ fn a_surplus_snapshot_stays_as_long_as_a_client_has_it() {
         minutes(61).await;
         let now = taken(&pool, "hourly");
         assert!(now.len() == 2 && now[0] != first, "{now:?}");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn surplus_snapshots_stay_as_long_as_what_changed_between_them_is_sent() {
+    Runtime::simulated(8).block_on(async {
+        let (pool, _) = pool_with("hourly=2").await;
+        minutes(61).await;
+        let sent = taken(&pool, "hourly");
+        let base = sent[0].split_once('@').map(|(_, base)| base.to_owned());
+        let snapshot = Some(sent[1].clone());
+        let sender = pool.send(&SendOptions { snapshot, base, ..SendOptions::default() }).unwrap();
+        minutes(4 * 60).await;
+        let now = taken(&pool, "hourly");
+        assert!(now.len() == 4 && now[..2] == sent, "{now:?}");
+        sender.end().await;
+        minutes(61).await;
+        assert_eq!(taken(&pool, "hourly").len(), 2);
         pool.export().await.unwrap();
     });
 }
