@@ -199,3 +199,18 @@ fn surplus_snapshots_stay_as_long_as_what_changed_between_them_is_sent() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_clock_that_was_set_back_brings_no_snapshot_again() {
+    Runtime::simulated(9).block_on(async {
+        let (pool, _) = pool_with("hourly=2").await;
+        minutes(1).await;
+        assert_eq!(taken(&pool, "hourly").len(), 1);
+        let now = rt::wall_clock();
+        for back in [0, 3600, 30 * 24 * 3600] {
+            assert_eq!(pool.due_snapshots(now - back), [], "{back} seconds");
+        }
+        assert_eq!(pool.due_snapshots(now + 3600).len(), 1);
+        pool.export().await.unwrap();
+    });
+}
