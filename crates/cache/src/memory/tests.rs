@@ -25,6 +25,9 @@ fn found(cache: &mut MemoryCache, key: BlockKey) -> Option<u64> {
 fn a_block_is_found_under_its_birth_alone() {
     let mut cache = MemoryCache::new(Policy::Arc, 8 * BLOCK_BYTES);
     cache.keep(key(1, 7), &block(1), Kept::Read);
+    // It is there already.
+    cache.keep(key(1, 7), &block(1), Kept::Written);
+    assert_eq!(cache.counts().kept, 1);
     assert_eq!(found(&mut cache, key(1, 7)), Some(1));
     assert_eq!(found(&mut cache, key(1, 8)), None);
     cache.keep(key(1, 8), &block(2), Kept::Read);
