@@ -448,3 +448,21 @@ fn invalid_configuration_is_refused() {
         assert_eq!(log.stats().queued_records, 0);
     });
 }
+
+#[test]
+fn space_is_freed_for_the_root_that_the_tail_was_recorded_for() {
+    Runtime::simulated(19).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let rings = [ring(0, MIB, &[disk])];
+        let (log, _) = start(LogConfig::new(POOL), &rings);
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        let _ = log.state(TxgId(1));
+        log.append(vec![write(2, 2, 1)]).await.unwrap();
+        // The tail of the next root, which may still fail.
+        let _ = log.state(TxgId(2));
+        log.release(TxgId(1));
+        assert_eq!(log.used_bytes(), 2 * 8192);
+        log.release(TxgId(2));
+        assert_eq!(log.used_bytes(), 0);
+    });
+}
