@@ -98,6 +98,9 @@ fn commands_on_snapshots_refuse_what_would_lose_data() {
         assert!(fails(pool.destroy_volume("v", false).await).contains("has 3 snapshots"));
         let old = fails(pool.roll_back_volume("v@a", false).await);
         assert!(old.ends_with("newer: v@b, v@c"), "{old}");
+        pool.hold_snapshot("v@c", "keep", false).await.unwrap();
+        assert!(fails(pool.roll_back_volume("v@a", true).await).contains("held: keep"));
+        pool.hold_snapshot("v@c", "keep", true).await.unwrap();
         let w = CloneSpec { name: "w".into(), properties: BTreeMap::new() };
         pool.clone_snapshot("v@b", &w).await.unwrap();
         let cloned = fails(pool.destroy_snapshots(&names(&["v@a", "v@b"])).await);
