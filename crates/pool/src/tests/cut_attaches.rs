@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use forebay_device::Device;
+use forebay_device::{Device, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::copies::scrub;
-use super::rack::Rack;
+use super::rack::{Rack, paced};
 use super::{names, spec, stamp, volume};
 use crate::Pool;
 use crate::spec::ImportOptions;
@@ -63,4 +63,42 @@ fn a_copy_is_whole_although_the_pool_was_closed_meanwhile() {
             pool.export().await.unwrap();
         });
     }
+}
+
+/// The segments are rebuilt in two steps, and the pool may be closed between them.
+fn a_copy_is_cut_short(millis: u64) {
+    let rack = Rack::new(&["a", "b"], 16 << 30);
+    let before = rack.clone();
+    Runtime::simulated(millis).block_on(async move {
+        let pace = |name: &str, operation: Operation, _| {
+            (name == "a" && operation == Operation::Read).then_some(Nanos::from_millis(50))
+        };
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(paced(before.locked(), pace), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..12 {
+            v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        assert!(pool.store.array.groups()[0].column_bytes > 1 << 20, "one step is enough");
+        pool.attach("a", "b", false).await.unwrap();
+        rt::sleep(Nanos::from_millis(millis)).await;
+        pool.export().await.unwrap();
+    });
+    Runtime::simulated(millis + 1).block_on(async move {
+        let options = ImportOptions::default();
+        let pool =
+            Pool::import(rack.locked(), &names(&["a", "b"]), "tank", &options).await.unwrap();
+        while pool.status().scan.is_some_and(|scan| scan.state != ScanPhase::Completed) {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        assert_eq!(scrub(&pool).await, (0, 0));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_segment_whose_copy_was_cut_short_is_copied_again() {
+    (40..700).step_by(45).for_each(a_copy_is_cut_short);
 }
