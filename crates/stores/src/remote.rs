@@ -494,6 +494,24 @@ mod tests {
         });
     }
 
+    // A request whose answer was lost is made again.
+    #[test]
+    fn what_was_deleted_before_is_passed_over() {
+        let folder = std::env::temp_dir().join(format!("forebay-gone-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        rt::Runtime::real().expect("io_uring").block_on(async move {
+            let store = RemoteStore::folder("file", &folder, true).unwrap();
+            for name in ["a", "b", "c"] {
+                store.put(name, vec![IoBuf::zeroed(4096).freeze()], true).await.unwrap();
+            }
+            store.delete(vec!["b".to_owned()]).await.unwrap();
+            let all = ["a", "b", "c"].map(str::to_owned).to_vec();
+            store.delete(all).await.unwrap();
+            assert_eq!(store.list("").await.unwrap(), Vec::<String>::new());
+            std::fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
     // A mount that is gone leaves its empty folder behind.
     #[test]
     fn objects_go_to_no_other_folder_in_the_place_of_the_one_that_was_opened() {
