@@ -30,10 +30,14 @@ pub(super) fn apply(boot: &mut Boot, taken: &[(u32, u32)], may_roll_back: bool, 
         let pause = Admin::Pause { ns: 1 << rng.between(12, 22) };
         let mut jobs = vec![pause, Admin::Snapshot(hold)];
         if rng.chance(200) {
-            // What would take it along with others, or by itself.
+            // A rollback to an older one would take it along.
+            let older = taken.iter().rfind(|other| other.0 == volume && other.1 < number);
             jobs.push(Admin::Snapshot(match !may_roll_back || rng.chance(500) {
                 true => SnapshotJob::Destroy { volume, number },
-                false => SnapshotJob::RollBack { volume, number, in_use: false },
+                false => {
+                    let number = older.map_or(number, |(_, number)| *number);
+                    SnapshotJob::RollBack { volume, number, in_use: false }
+                }
             }));
         }
         boot.admin.splice(at..at, jobs);
