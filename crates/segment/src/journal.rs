@@ -151,8 +151,7 @@ impl JournalWriter {
         if self.rows.segment().is_none() {
             return Ok(());
         }
-        if self.rows.blocks_left() == self.rows.blocks_to_row_end() || self.rows.blocks_left() == 0
-        {
+        if self.rows.blocks_left() == self.rows.blocks_to_row_end() {
             // In the last row, the jump must not be lost to padding.
             self.jump(commit).await?;
         }

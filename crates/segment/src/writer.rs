@@ -129,7 +129,6 @@ impl DataWriter {
             self.rows.put(Some(bytes.slice(at, BLOCK_LEN)), commit).await;
             self.counts.footer += 1;
         }
-        self.rows.issue(commit).await;
         self.rows.close(true);
         let long = |r: &&Run| r.volume != Run::PADDING && r.blocks >= MIN_LONG_RUN_BLOCKS;
         self.long_runs.extend(self.footer.runs.iter().filter(long));
