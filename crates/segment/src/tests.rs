@@ -1,5 +1,10 @@
+mod copies;
+mod filling;
 mod footer;
 mod journal;
+mod journal_limits;
+mod placement;
+mod reading;
 mod waits;
 
 use std::cell::{OnceCell, RefCell};
@@ -49,10 +54,20 @@ fn bench_on(
     (column_bytes, segments): (u64, u32),
     seen: impl Fn(Device) -> Device,
 ) -> Bench {
+    bench_with(layout, members, (16 << 10, column_bytes, segments), seen)
+}
+
+/// As [`bench_on`], with units of `unit_bytes`.
+fn bench_with(
+    layout: Layout,
+    members: usize,
+    (unit_bytes, column_bytes, segments): (u64, u64, u32),
+    seen: impl Fn(Device) -> Device,
+) -> Bench {
     let geometry = GroupGeometry {
         layout,
         members,
-        unit_bytes: 16 << 10,
+        unit_bytes,
         column_bytes,
         data_start_bytes: 0,
         first_segment: 0,

@@ -1,0 +1,109 @@
+//! Frames of the map journal that are put together from blocks and their copies, on one device.
+
+use forebay_device::ErrorKind;
+
+use super::*;
+
+const COMMIT: CommitId = CommitId(1);
+/// Where the copies begin: in the second half of a column.
+const HALF: u64 = 128 << 10;
+
+/// Which sectors a device cannot read.
+#[derive(Default)]
+struct Unreadable {
+    offsets: RefCell<Vec<u64>>,
+}
+
+impl Script for Unreadable {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let range = command.offset_bytes..command.offset_bytes + command.len_bytes;
+        let is_read = command.operation == Operation::Read;
+        let fails = is_read && self.offsets.borrow().iter().any(|at| range.contains(at));
+        Box::pin(async move {
+            match fails {
+                true => Decision::Fail(ErrorKind::Os { errno: 5 }),
+                false => Decision::Run,
+            }
+        })
+    }
+}
+
+/// What is wrong with a frame of 30 blocks.
+#[derive(Default)]
+struct Damage<'a> {
+    blocks: &'a [u64],
+    copies: &'a [u64],
+    unreadable: &'a [u64],
+}
+
+/// Whether the frame is read in spite of the damage.
+fn is_read(unit_bytes: u64, damage: &Damage<'_>) -> bool {
+    let offset = |block: &u64| block * BLOCK_LEN as u64;
+    let mut wrong: Vec<u64> = damage.blocks.iter().map(offset).collect();
+    wrong.extend(damage.copies.iter().map(|block| HALF + offset(block)));
+    let unreadable = damage.unreadable.iter().map(offset).collect();
+    Runtime::simulated(41).block_on(async move {
+        let sectors = Rc::new(Unreadable::default());
+        let probed = |device| -> Device { Probe::new(device, sectors.clone()) };
+        let b = bench_with(Layout::Raid0, 1, (unit_bytes, 2 * HALF, 3), probed);
+        let (array, table) = (b.array.clone(), b.table.clone());
+        let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
+        let start = writer.open(COMMIT).unwrap();
+        let payload: Vec<u8> = (0..120_000u32).map(|at| (at / 7) as u8).collect();
+        writer.append(FrameKind::Delta, &payload, COMMIT).await.unwrap();
+        writer.finish_rows(COMMIT).await.unwrap();
+        b.in_flight.drain().await.unwrap();
+        let end = writer.position().unwrap();
+        for at in wrong {
+            let rotten = IoBuf::copy_of(&[0xee; BLOCK_LEN]).freeze();
+            b.devices[0].write(at, rotten, false).await.unwrap();
+        }
+        *sectors.offsets.borrow_mut() = unreadable;
+        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        match reader.next().await {
+            Ok(Some(frame)) => frame.payload() == payload,
+            _ => false,
+        }
+    })
+}
+
+const UNIT: u64 = 16 << 10;
+
+#[test]
+fn up_to_ten_differing_blocks_are_mixed_in_every_way() {
+    let (blocks, copies) = (&[1, 3, 5, 7, 9], &[2, 4, 6, 8, 10]);
+    assert!(is_read(UNIT, &Damage { blocks, copies, ..Damage::default() }));
+    // Only the first block comes from the copies.
+    let copies = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+    assert!(is_read(UNIT, &Damage { blocks: &[0], copies, ..Damage::default() }));
+    assert!(!is_read(UNIT, &Damage { blocks: &[4], copies: &[4], ..Damage::default() }));
+}
+
+#[test]
+fn a_range_of_a_device_is_taken_from_the_copies() {
+    let all: Vec<u64> = (1..30).collect();
+    assert!(is_read(UNIT, &Damage { blocks: &all, ..Damage::default() }));
+    // A range within units, and wrong copies on both sides of it.
+    let copies = &[1, 2, 21, 22];
+    assert!(is_read(UNIT, &Damage { blocks: &all[2..20], copies, ..Damage::default() }));
+    assert!(is_read(UNIT, &Damage { blocks: &[0], copies: &all, ..Damage::default() }));
+}
+
+#[test]
+fn whole_units_are_taken_from_either_side() {
+    // One block of the first unit, and every second unit after it.
+    let blocks = &[3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27];
+    let copies = &[4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23];
+    assert!(is_read(UNIT, &Damage { blocks, copies, ..Damage::default() }));
+    // Units of one block: the first eleven that differ are from any side, the others from one.
+    let blocks = &[1, 3, 5, 7, 9, 12, 13, 14, 15, 16, 17, 18, 19, 20];
+    let copies = &[2, 4, 6, 8, 10, 11];
+    assert!(is_read(BLOCK_LEN as u64, &Damage { blocks, copies, ..Damage::default() }));
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_taken_from_its_copy() {
+    let (unreadable, blocks, copies) = (&[5, 6], &[9], &[7, 8]);
+    assert!(is_read(UNIT, &Damage { blocks, copies, unreadable }));
+    assert!(!is_read(UNIT, &Damage { blocks: &[], copies: &[6], unreadable }));
+}
