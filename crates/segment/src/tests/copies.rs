@@ -106,4 +106,8 @@ fn a_block_that_cannot_be_read_is_taken_from_its_copy() {
     let (unreadable, blocks, copies) = (&[5, 6], &[9], &[7, 8]);
     assert!(is_read(UNIT, &Damage { blocks, copies, unreadable }));
     assert!(!is_read(UNIT, &Damage { blocks: &[], copies: &[6], unreadable }));
+    // All others are right where they are, and few or many of their copies are not.
+    let all: Vec<u64> = (7..30).collect();
+    assert!(is_read(UNIT, &Damage { blocks: &[], copies, unreadable }));
+    assert!(is_read(UNIT, &Damage { blocks: &[], copies: &all, unreadable }));
 }

@@ -119,11 +119,11 @@ fn a_segment_with_one_block_is_left_for_a_new_one() {
     });
 }
 
-/// Whether one of two frames that `b` wrote lacks a copy when `array` reads them.
+/// Whether one of four frames that `b` wrote lacks a copy when `array` reads them.
 async fn lacks_copies(b: &Bench, array: &Rc<Array>) -> bool {
     let mut writer = writer(b);
     let start = writer.open(COMMIT).unwrap();
-    for _ in 0..2 {
+    for _ in 0..3 {
         append(&mut writer, 100).await;
     }
     let end = finish(b, &mut writer).await;
