@@ -4,21 +4,19 @@ use forebay_device::ErrorKind;
 
 use super::*;
 
-const COMMIT: CommitId = CommitId(1);
 /// Where the copies begin: in the second half of a column.
 const HALF: u64 = 128 << 10;
 
 /// Which sectors a device cannot read.
-#[derive(Default)]
 struct Unreadable {
-    offsets: RefCell<Vec<u64>>,
+    offsets: Vec<u64>,
 }
 
 impl Script for Unreadable {
     fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
         let range = command.offset_bytes..command.offset_bytes + command.len_bytes;
         let is_read = command.operation == Operation::Read;
-        let fails = is_read && self.offsets.borrow().iter().any(|at| range.contains(at));
+        let fails = is_read && self.offsets.iter().any(|at| range.contains(at));
         Box::pin(async move {
             match fails {
                 true => Decision::Fail(ErrorKind::Os { errno: 5 }),
@@ -39,31 +37,15 @@ struct Damage<'a> {
 /// Whether the frame is read in spite of the damage.
 fn is_read(unit_bytes: u64, damage: &Damage<'_>) -> bool {
     let offset = |block: &u64| block * BLOCK_LEN as u64;
-    let mut wrong: Vec<u64> = damage.blocks.iter().map(offset).collect();
-    wrong.extend(damage.copies.iter().map(|block| HALF + offset(block)));
-    let unreadable = damage.unreadable.iter().map(offset).collect();
+    let blocks = damage.blocks.iter().map(offset);
+    let copies = damage.copies.iter().map(|block| HALF + offset(block));
+    let wrong: Vec<_> = blocks.chain(copies).map(|at| (0, at, BLOCK_LEN as u64)).collect();
+    let offsets = damage.unreadable.iter().map(offset).collect();
     Runtime::simulated(41).block_on(async move {
-        let sectors = Rc::new(Unreadable::default());
+        let sectors = Rc::new(Unreadable { offsets });
         let probed = |device| -> Device { Probe::new(device, sectors.clone()) };
         let b = bench_with(Layout::Raid0, 1, (unit_bytes, 2 * HALF, 3), probed);
-        let (array, table) = (b.array.clone(), b.table.clone());
-        let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
-        let start = writer.open(COMMIT).unwrap();
-        let payload: Vec<u8> = (0..120_000u32).map(|at| (at / 7) as u8).collect();
-        writer.append(FrameKind::Delta, &payload, COMMIT).await.unwrap();
-        writer.finish_rows(COMMIT).await.unwrap();
-        b.in_flight.drain().await.unwrap();
-        let end = writer.position().unwrap();
-        for at in wrong {
-            let rotten = IoBuf::copy_of(&[0xee; BLOCK_LEN]).freeze();
-            b.devices[0].write(at, rotten, false).await.unwrap();
-        }
-        *sectors.offsets.borrow_mut() = unreadable;
-        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
-        match reader.next().await {
-            Ok(Some(frame)) => frame.payload() == payload,
-            _ => false,
-        }
+        journal::read_damaged(&b, &wrong).await
     })
 }
 

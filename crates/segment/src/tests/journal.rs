@@ -9,7 +9,7 @@ const UNIT: u64 = 16 << 10;
 const HALF: u64 = 128 << 10;
 
 /// Writes a frame of 30 blocks and, after damage to `ranges` (device, offset, length), reads it.
-async fn read_damaged(b: &Bench, ranges: &[(usize, u64, u64)]) -> bool {
+pub(super) async fn read_damaged(b: &Bench, ranges: &[(usize, u64, u64)]) -> bool {
     let (array, table) = (b.array.clone(), b.table.clone());
     let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
     let start = writer.open(COMMIT).unwrap();
