@@ -105,12 +105,22 @@ impl Array {
         }
     }
 
-    /// Changes the state of a member whose write or flush failed.
-    pub(crate) fn fail_member(&self, group: &Group, member: &Member, cause: &DeviceError) {
+    /// Counts a write or flush of `device` that failed, and changes the member's state.
+    pub(crate) fn fail_member(
+        &self,
+        group: &Group,
+        member: &Member,
+        device: Option<&Device>,
+        cause: &DeviceError,
+    ) {
         if matches!(cause.kind, ErrorKind::FenceLost(_)) {
             // The device is well. The pool belongs to another owner, or has stopped.
             return;
         }
+        if !member.is_told_of(device, cause) {
+            return;
+        }
+        member.count_write_error();
         if self.lose_if_gone(member, cause) || member.state() != MemberState::Online {
             return;
         }
@@ -151,25 +161,29 @@ impl Array {
         }
     }
 
-    /// Stops using a member with too many errors. Fails when the group needs it.
+    /// Stops using a member with too many errors. Fails when the group needs it. One that is not in
+    /// use stays in its state.
     pub fn fault(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
-        self.check_without(&group, id)?;
-        self.change_state(&member, MemberState::Faulted, None);
+        if member.is_readable() {
+            self.check_without(&group, id)?;
+            self.change_state(&member, MemberState::Faulted, None);
+        }
         Ok(())
     }
 
-    /// Handles a failed write that was to be durable at once and is not the array's own, such as a
-    /// heartbeat. A device reports a failed flush once, and then nothing that it holds unflushed
-    /// can be relied on: those segments are stale, as after a failed flush of the array's own.
+    /// Handles a failed write to `device` that was to be durable at once and is not the array's
+    /// own, such as a heartbeat. A device reports a failed flush once, and then nothing that it
+    /// holds unflushed can be relied on: those segments are stale, as after a failed flush of the
+    /// array's own.
     pub fn durable_write_failed(
         &self,
         id: DeviceId,
+        device: &Device,
         cause: &DeviceError,
     ) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
-        member.count_write_error();
-        self.fail_member(&group, &member, cause);
+        self.fail_member(&group, &member, Some(device), cause);
         Ok(())
     }
 
@@ -193,8 +207,9 @@ impl Array {
         let (group, member) = self.find(id)?;
         self.check_without(&group, id)?;
         if member.is_writable() && member.needs_flush() {
+            let device = member.device();
             if let Err(cause) = member.flush().await {
-                self.fail_member(&group, &member, &cause);
+                self.fail_member(&group, &member, device.as_ref(), &cause);
             }
         }
         // Another member may have failed during the flush.

@@ -168,6 +168,14 @@ impl Member {
         now.as_ref().zip(device).is_some_and(|(now, device)| Rc::ptr_eq(now, device))
     }
 
+    /// Whether a write or flush that failed on `device` says something of the device that is here
+    /// now. One that was closed meanwhile may be gone, or may not answer, while the one that is
+    /// here does. Any other error is of the medium, which may be the same.
+    pub(crate) fn is_told_of(&self, device: Option<&Device>, cause: &DeviceError) -> bool {
+        let is_lost = matches!(cause.kind, ErrorKind::Gone | ErrorKind::TimedOut { .. });
+        !is_lost || self.has_device(device)
+    }
+
     pub(crate) fn set_device(&self, device: Option<Device>) {
         *self.device.borrow_mut() = device;
     }
@@ -345,8 +353,8 @@ impl Member {
         (self.reads_in_flight.get(), !is_sequential, self.reads.get())
     }
 
-    /// Writes to a segment's column. A failed write makes the segment stale here; the caller fails
-    /// the member.
+    /// Writes to a segment's column. A failed write makes the segment stale here; the caller
+    /// counts it and fails the member.
     pub(crate) async fn write(
         &self,
         index: u32,
@@ -360,13 +368,7 @@ impl Member {
             None => Err(self.gone(Operation::Write, offset_bytes, len_bytes)),
         };
         drop(ticket);
-        if let Err(error) = &outcome {
-            // A write that the fence refused says nothing of the device.
-            let is_refused = matches!(error.kind, ErrorKind::FenceLost(_));
-            self.count(|errors| errors.write += u64::from(!is_refused));
-            self.mark_stale(index);
-        }
-        outcome
+        outcome.inspect_err(|_| self.mark_stale(index))
     }
 
     /// Whether any write completed since the last successful flush.
@@ -375,21 +377,17 @@ impl Member {
         !unflushed.dirty.is_empty() || !unflushed.rebuilt.is_empty()
     }
 
-    /// Flushes the device. After an error the caller fails the member.
+    /// Flushes the device. The caller counts an error and fails the member.
     pub(crate) async fn flush(&self) -> Result<(), DeviceError> {
         let (seq, epoch) = (self.unflushed.borrow().seq, self.epoch.get());
         let outcome = match self.device() {
             Some(device) => device.flush().await,
             None => Err(self.gone(Operation::Flush, 0, 0)),
         };
-        match &outcome {
-            Ok(()) if epoch == self.epoch.get() => {
-                let mut unflushed = self.unflushed.borrow_mut();
-                unflushed.dirty.retain(|_, last| *last > seq);
-                unflushed.rebuilt.retain(|_, last| *last > seq);
-            }
-            Ok(()) => {}
-            Err(_) => self.count(|errors| errors.write += 1),
+        if outcome.is_ok() && epoch == self.epoch.get() {
+            let mut unflushed = self.unflushed.borrow_mut();
+            unflushed.dirty.retain(|_, last| *last > seq);
+            unflushed.rebuilt.retain(|_, last| *last > seq);
         }
         outcome
     }

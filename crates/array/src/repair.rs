@@ -76,6 +76,7 @@ impl Array {
         let len_bytes = data.len() as u64;
         let offset_bytes =
             source.group.geometry().column_start_bytes(source.index) + range.start_bytes;
+        let device = member.device();
         let writes = vec![(member.clone(), vec![data])];
         let failed = self.write_columns(source.group, source.index, offset_bytes, writes).await;
         if !failed.is_empty() {
@@ -83,7 +84,9 @@ impl Array {
         }
         if held == Held::Nothing {
             if let Err(cause) = self.read_member(source, member, range).await {
-                self.fault_for(source.group, member, cause);
+                if member.is_told_of(device.as_ref(), &cause) {
+                    self.fault_for(source.group, member, cause);
+                }
                 return false;
             }
         }

@@ -159,9 +159,10 @@ impl Array {
         writes: Vec<(Rc<Member>, Vec<IoBytes>)>,
     ) -> Vec<(DeviceId, DeviceError)> {
         let writes = writes.into_iter().map(|(member, data)| async move {
+            let device = member.device();
             let cause = member.write(index, offset_bytes, data).await.err()?;
             // Fails the member at once: the other writes may take long.
-            self.fail_member(group, &member, &cause);
+            self.fail_member(group, &member, device.as_ref(), &cause);
             Some((member.id, cause))
         });
         rt::join_all(writes).await.into_iter().flatten().collect()
@@ -180,8 +181,10 @@ impl Array {
                 if member.is_writable() && member.needs_flush() {
                     let group = group.clone();
                     flushes.push(async move {
-                        let outcome = member.flush().await;
-                        outcome.err().inspect(|cause| self.fail_member(&group, &member, cause))
+                        let device = member.device();
+                        let cause = member.flush().await.err()?;
+                        self.fail_member(&group, &member, device.as_ref(), &cause);
+                        Some(cause)
                     });
                 }
             }

@@ -90,13 +90,14 @@ fn a_member_whose_heartbeat_fails_lacks_what_is_not_flushed() {
         rig.fill(segment(1), 1).await;
         let kind = ErrorKind::Os { errno: 5 };
         let cause = DeviceError::new("d1", Operation::Write, 0, 4096, kind);
-        rig.array.durable_write_failed(DeviceId(1), &cause).expect("a member");
+        let device = rig.array.device(DeviceId(1)).expect("a member").expect("open");
+        rig.array.durable_write_failed(DeviceId(1), &device, &cause).expect("a member");
         assert_eq!(changes(&rig), [(1, MemberState::Faulted, true)]);
         let member = &rig.array.status()[1];
         assert_eq!(member.durable_stale, vec![segment(1).0..segment(2).0]);
         assert_eq!(member.errors, ErrorCounts { write: 1, ..ErrorCounts::default() });
         let unknown = Err(ArrayError::NoSuchDevice { device: UNKNOWN });
-        assert_eq!(rig.array.durable_write_failed(UNKNOWN, &cause), unknown);
+        assert_eq!(rig.array.durable_write_failed(UNKNOWN, &device, &cause), unknown);
     });
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::{ArrayEvent, MemberState};
-use forebay_device::{Cause, DeviceError, ErrorKind, Operation};
+use forebay_device::{Cause, Device, DeviceError, ErrorKind, Operation};
 use forebay_format::config::{LostConfig, MemberUse};
 use forebay_intent_log::{LogEvent, LogState};
 use forebay_rt as rt;
@@ -132,10 +132,12 @@ impl Pool {
                     }
                 }
                 ArrayEvent::ReadFailed { device, cause, .. } => {
-                    // A store that lost an object has all others.
-                    let is_hole = matches!(cause.kind, ErrorKind::LostObject { .. });
+                    use ErrorKind::{Gone, LostObject, TimedOut};
+                    // A store that lost an object has all others. A device that is gone or does not
+                    // answer is out of use already.
+                    let counts = !matches!(cause.kind, LostObject { .. } | Gone | TimedOut { .. });
                     self.health.events.push(PoolEvent::ReadFailed(cause));
-                    if !is_hole {
+                    if counts {
                         self.diagnose_read(device);
                     }
                 }
@@ -164,12 +166,12 @@ impl Pool {
 
     /// A device failed a write beside the commits that was to be durable at once: a heartbeat or a
     /// log mark. No later command fails if the device lost other writes with it.
-    pub(crate) fn durable_write_failed(&self, id: DeviceId, error: DeviceError) {
+    pub(crate) fn durable_write_failed(&self, id: DeviceId, device: &Device, error: DeviceError) {
         // Behind a lost fence the device is well.
         if self.is_stopped() || matches!(error.kind, ErrorKind::FenceLost(_)) {
             return;
         }
-        match self.store.array.durable_write_failed(id, &error) {
+        match self.store.array.durable_write_failed(id, device, &error) {
             Ok(()) => {
                 self.take_array_events();
                 self.sync.root_wanted.set(true);

@@ -153,7 +153,7 @@ impl Pool {
             let in_use = self.devices_in_use();
             // A device that has left the pool meanwhile holds nothing of it.
             if let Some((id, _)) = in_use.iter().find(|(_, used)| Rc::ptr_eq(used, &device)) {
-                self.durable_write_failed(*id, error);
+                self.durable_write_failed(*id, &device, error);
             }
         }
     }

@@ -48,9 +48,10 @@ impl Pool {
             let (id, open) = &devices[(at % count) as usize];
             let offset = LOG_MARK_OFFSET_BYTES + at / count % 2 * LOG_MARK_BYTES;
             let block = IoBuf::copy_of(&mark.encode(self.guid)).freeze();
-            match open.device().write(offset, block, true).await {
+            let device = open.device();
+            match device.write(offset, block, true).await {
                 Ok(()) => return true,
-                Err(error) => self.durable_write_failed(*id, error),
+                Err(error) => self.durable_write_failed(*id, &device, error),
             }
         }
         false

@@ -34,6 +34,7 @@ pub struct FaultyDevice {
     pub seek: Cell<Nanos>,
     /// How long a write takes before the device executes it.
     pub write_takes: Cell<Nanos>,
+    pub flush_takes: Cell<Nanos>,
     arm: Mutex<()>,
 }
 
@@ -53,6 +54,7 @@ impl FaultyDevice {
             discards: Cell::default(),
             seek: Cell::default(),
             write_takes: Cell::default(),
+            flush_takes: Cell::default(),
             arm: Mutex::new(()),
         })
     }
@@ -96,6 +98,9 @@ impl Script for FaultyDevice {
             }
             if command.operation == Operation::Write {
                 rt::sleep(self.write_takes.get()).await;
+            }
+            if command.operation == Operation::Flush {
+                rt::sleep(self.flush_takes.get()).await;
             }
             let fails = match command.operation {
                 Operation::Read => {

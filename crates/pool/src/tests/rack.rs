@@ -34,6 +34,8 @@ pub(crate) struct Switches {
     pub unwritable_bodies: RefCell<BTreeSet<String>>,
     /// Blocks, by their first byte, that cannot be read until they are written.
     pub bad_blocks: RefCell<BTreeSet<(String, u64)>>,
+    /// How long a read takes before the device executes it.
+    pub reads_take: Cell<Nanos>,
 }
 
 impl Switches {
@@ -91,7 +93,12 @@ impl Switches {
 
 impl Script for Switches {
     fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
-        Box::pin(async move { self.decide(command) })
+        Box::pin(async move {
+            if command.operation == Operation::Read && self.reads_take.get() > Nanos::ZERO {
+                rt::sleep(self.reads_take.get()).await;
+            }
+            self.decide(command)
+        })
     }
 }
 
