@@ -103,6 +103,7 @@ fn is_in_order(model: &Model, name: &str, found: (Presence, bool), demand: Deman
 async fn judge_snapshots<S: Subject>(context: &BootContext<S>, pool: &S::Pool, demand: Demand) {
     let model = &context.model;
     let names = pool.snapshots();
+    model.settle_snapshot_names(&names, demand == Demand::NeverWrong);
     model.settle_promotions(&names, demand == Demand::NeverWrong);
     let known = model.snapshots();
     let is_known = |name: &&String| known.iter().any(|key| model.snapshot_name(*key) == **name);

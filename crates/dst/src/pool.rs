@@ -313,6 +313,10 @@ impl Pool for ForebayPool {
         Ok(self.pool().hold_snapshot(name, tag, release).await?)
     }
 
+    async fn rename_snapshot(&self, name: &str, new: &str) -> Result<(), Refusal> {
+        Ok(self.pool().rename_snapshot(name, new).await?)
+    }
+
     async fn roll_back(&self, snapshot: &str) -> Result<(), Refusal> {
         Ok(self.pool().roll_back_volume(snapshot, true).await?)
     }
@@ -330,10 +334,11 @@ impl Pool for ForebayPool {
     async fn copy_snapshot(
         &self,
         snapshot: &str,
+        base: Option<&str>,
         copy: &str,
         how: &Copying,
     ) -> Result<bool, Refusal> {
-        pool_streams::copy(&self.pool(), snapshot, copy, how).await
+        pool_streams::copy(&self.pool(), (snapshot, base), copy, how).await
     }
 
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {

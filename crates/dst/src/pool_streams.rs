@@ -48,10 +48,11 @@ pub(crate) async fn streams_are_settled(pool: &Rc<Pool>) {
     }
 }
 
-/// Sends snapshot `name` and receives it as volume `copy`. True when all of it came.
+/// Sends snapshot `name`, or what changed since `base`, and receives it as volume `copy`. True when
+/// all of it came.
 pub(crate) async fn copy(
     pool: &Rc<Pool>,
-    name: &str,
+    (name, base): (&str, Option<&str>),
     copy: &str,
     how: &Copying,
 ) -> Result<bool, Refusal> {
@@ -60,7 +61,7 @@ pub(crate) async fn copy(
     let token = partly.and_then(|volume| volume.resume_token);
     let options = SendOptions {
         snapshot: Some(name.to_owned()),
-        base: how.base.map(|base| format!("s{base}")),
+        base: base.map(str::to_owned),
         token,
         is_as_stored: how.is_as_stored,
     };

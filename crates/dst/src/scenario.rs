@@ -293,6 +293,8 @@ pub enum SnapshotJob {
     Destroy { volume: u32, number: u32 },
     /// Adds a tag to a snapshot, which then cannot be destroyed; or takes the tag away.
     Hold { volume: u32, number: u32, tag: u32, release: bool },
+    /// Gives a snapshot another of its names: the one of its creation (0), or a further one.
+    Rename { volume: u32, number: u32, to: u32 },
     /// Takes a volume back to a snapshot and destroys the newer ones, `in_use` beside its clients.
     RollBack {
         volume: u32,
@@ -376,6 +378,7 @@ impl Admin {
             Admin::Snapshot(SnapshotJob::Destroy { .. }) => "snapshot destroyed",
             Admin::Snapshot(SnapshotJob::Hold { release: false, .. }) => "snapshot held",
             Admin::Snapshot(SnapshotJob::Hold { release: true, .. }) => "snapshot released",
+            Admin::Snapshot(SnapshotJob::Rename { .. }) => "snapshot renamed",
             Admin::Snapshot(SnapshotJob::RollBack { .. }) => "volume rolled back",
             Admin::Snapshot(SnapshotJob::Clone { .. }) => "volume cloned",
             Admin::Snapshot(SnapshotJob::Promote { .. }) => "clone promoted",

@@ -36,7 +36,9 @@ impl<P: Pool> Administrator<P> {
         };
         // A snapshot of this number that failed may still come to be with the next import.
         let was_asked = model.update_snapshot(new, |s| s.presence != Presence::Gone);
-        if !is_there || was_asked == Some(true) {
+        // What came of a stream that was cut has the name that the snapshot had then.
+        let was_cut = was_asked.is_some();
+        if !is_there || was_asked == Some(true) || was_cut && model.has_other_name(key) {
             return None;
         }
         if let Err(refusal) = self.read_snapshot(key).await {
@@ -46,7 +48,8 @@ impl<P: Pool> Administrator<P> {
         let contents = contents.filter(|contents| contents.is_known())?;
         self.expect_copy(&contents, key, copy, how);
         let (name, to) = (model.snapshot_name(key), volume_name(copy));
-        let outcome = self.pool.copy_snapshot(&name, &to, &how).await;
+        let base = how.base.map(|base| model.short_name((key.0, base)));
+        let outcome = self.pool.copy_snapshot(&name, base.as_deref(), &to, &how).await;
         let is_whole = matches!(outcome, Ok(true));
         let lacks_space = |refusal: &Refusal| refusal.cause == Cause::NoSpace;
         let may_come = outcome.as_ref().is_err_and(|refusal| !lacks_space(refusal));
@@ -91,6 +94,7 @@ impl<P: Pool> Administrator<P> {
             model.creating(copy, contents.sectors());
         }
         model.snapshot_asked(new);
+        model.names_copy(new, key);
         let (as_volume, as_snapshot) = (volume_name(copy), model.snapshot_name(new));
         model.update(copy, |v| {
             let history = contents.cloned(&as_volume, key.0);

@@ -28,6 +28,7 @@ impl<P: Pool> Administrator<P> {
             SnapshotJob::Read { volume, number }
             | SnapshotJob::Destroy { volume, number }
             | SnapshotJob::Hold { volume, number, .. }
+            | SnapshotJob::Rename { volume, number, .. }
             | SnapshotJob::RollBack { volume, number, .. }
             | SnapshotJob::Clone { volume, number, .. }
             | SnapshotJob::Copy { volume, number, .. } => (volume, number),
@@ -41,6 +42,7 @@ impl<P: Pool> Administrator<P> {
             SnapshotJob::Read { .. } => Some(self.read_snapshot(key).await),
             SnapshotJob::Destroy { .. } => Some(self.destroy_snapshot(key).await),
             SnapshotJob::Hold { tag, release, .. } => self.hold(key, tag, release).await,
+            SnapshotJob::Rename { to, .. } => self.rename_snapshot(key, to).await,
             SnapshotJob::RollBack { in_use, .. } => {
                 let owner = self.model.update_snapshot(key, |snapshot| snapshot.owner)?;
                 self.model.usable(owner, 0, 1)?;
@@ -145,6 +147,17 @@ impl<P: Pool> Administrator<P> {
                 }
             });
             model.judge_late_snapshot(key);
+        }
+        Some(outcome)
+    }
+
+    /// Gives a snapshot another name. `None` when it has that one.
+    async fn rename_snapshot(&self, key: (u32, u32), to: u32) -> Option<Result<(), Refusal>> {
+        let (name, new) = self.model.renaming_snapshot(key, to)?;
+        let outcome = self.pool.rename_snapshot(&name, &new).await;
+        if outcome.is_ok() {
+            self.model.snapshot_renamed(key);
+            self.model.judge_late_snapshot(key);
         }
         Some(outcome)
     }

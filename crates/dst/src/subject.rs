@@ -258,6 +258,11 @@ pub trait Pool: 'static {
         Err(Refusal::new(format!("{name} takes no tag {tag}: {release}")))
     }
 
+    /// Gives a snapshot the name `new`, without its volume's, durable on return.
+    async fn rename_snapshot(&self, name: &str, new: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("{name} cannot be renamed {new}")))
+    }
+
     /// Takes a volume back to a snapshot of it, and destroys the newer ones. Durable on return.
     async fn roll_back(&self, snapshot: &str) -> Result<(), Refusal> {
         Err(Refusal::new(format!("there is no snapshot {snapshot}")))
@@ -273,14 +278,16 @@ pub trait Pool: 'static {
         Err(Refusal::new(format!("there is no snapshot {snapshot} for {volume}")))
     }
 
-    /// Sends a snapshot and receives it as volume `copy`. True when all of it came.
+    /// Sends a snapshot, or what changed since an older one that is called `base` without its
+    /// volume's name, and receives it as volume `copy`. True when all of it came.
     async fn copy_snapshot(
         &self,
         snapshot: &str,
+        base: Option<&str>,
         copy: &str,
         how: &Copying,
     ) -> Result<bool, Refusal> {
-        Err(Refusal::new(format!("{snapshot} cannot be sent to {copy}: {how:?}")))
+        Err(Refusal::new(format!("{snapshot} since {base:?} cannot be sent to {copy}: {how:?}")))
     }
 
     /// Changes the `sync` property; it holds for writes that are issued after the return.

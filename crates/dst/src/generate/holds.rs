@@ -2,6 +2,7 @@
 
 use forebay_sim::Rng;
 
+use super::renames::after_its_instant;
 use crate::scenario::{Admin, Boot, SnapshotJob};
 
 /// How many of a thousand boots of scenarios with snapshots have tags.
@@ -19,11 +20,7 @@ pub(super) fn apply(boot: &mut Boot, taken: &[(u32, u32)], may_roll_back: bool, 
     let from = taken.len().saturating_sub(6) as u64;
     for _ in 0..rng.between(1, MOST_JOBS) {
         let (volume, number) = taken[rng.between(from, taken.len() as u64 - 1) as usize];
-        let is_its = |job: &Admin| match job {
-            Admin::Snapshot(SnapshotJob::Take { number: taken, .. }) => *taken == number,
-            _ => false,
-        };
-        let first = boot.admin.iter().position(is_its).map_or(0, |at| at + 1);
+        let first = after_its_instant(&boot.admin, number);
         let at = first + rng.below((boot.admin.len() - first) as u64 + 1) as usize;
         let (tag, release) = (rng.below(TAGS) as u32, rng.chance(350));
         let hold = SnapshotJob::Hold { volume, number, tag, release };

@@ -1,4 +1,6 @@
-//! Volumes that get another name while clients are connected to them.
+//! Volumes that get another name while clients are connected to them, and snapshots that do.
+
+use forebay_sim::Rng;
 
 use super::aim::Aim;
 use super::boot::BootPlan;
@@ -13,6 +15,13 @@ const SHARED_PER_MILLE: u64 = 500;
 const MOST_RENAMES: u64 = 5;
 /// Names of a volume, the first one with it. Those after them belong to any.
 const NAMES: u64 = 4;
+
+/// How many of a thousand boots of scenarios with snapshots have snapshots renamed.
+const SNAPSHOT_BOOTS_PER_MILLE: u64 = 300;
+/// Most snapshots that are renamed in a boot.
+const MOST_SNAPSHOT_RENAMES: u64 = 5;
+/// The newest snapshots, of which some are renamed.
+const NEWEST: usize = 6;
 
 /// Renames volumes between the jobs of a boot.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
@@ -56,4 +65,29 @@ fn pass_names_on(boot: &mut Boot, plan: &BootPlan<'_>) {
         boot.admin.splice(at..at, [pause, Admin::Rename { volume, to: to as u32 }]);
         at += 2;
     }
+}
+
+/// Renames some of the snapshots `taken`, between the other jobs of a boot.
+pub(super) fn apply_to_snapshots(boot: &mut Boot, taken: &[(u32, u32)], rng: &mut Rng) {
+    if taken.is_empty() || !rng.chance(SNAPSHOT_BOOTS_PER_MILLE) {
+        return;
+    }
+    let newest = &taken[taken.len().saturating_sub(NEWEST)..];
+    for _ in 0..rng.between(1, MOST_SNAPSHOT_RENAMES) {
+        let (volume, number) = newest[rng.below(newest.len() as u64) as usize];
+        let first = after_its_instant(&boot.admin, number);
+        let at = first + rng.below((boot.admin.len() - first) as u64 + 1) as usize;
+        let rename = SnapshotJob::Rename { volume, number, to: rng.below(NAMES) as u32 };
+        let pause = Admin::Pause { ns: 1 << rng.between(12, 22) };
+        boot.admin.splice(at..at, [pause, Admin::Snapshot(rename)]);
+    }
+}
+
+/// The place in a list of jobs from which on the snapshots of an instant may be there.
+pub(super) fn after_its_instant(jobs: &[Admin], number: u32) -> usize {
+    let takes_it = |job: &Admin| match job {
+        Admin::Snapshot(SnapshotJob::Take { number: taken, .. }) => *taken == number,
+        _ => false,
+    };
+    jobs.iter().position(takes_it).map_or(0, |at| at + 1)
 }

@@ -5,7 +5,7 @@ use forebay_sim::{Latency, Rng, Seed};
 
 use super::aim::Aim;
 use super::boot::{BootPlan, Size};
-use super::{Class, Constraints, holds, wide_volumes};
+use super::{Class, Constraints, holds, renames, wide_volumes};
 use crate::scenario::{Act, Admin, Boot, Copying, SnapshotJob, TimedFault};
 use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
@@ -118,6 +118,8 @@ impl Workload {
         }
         let may_roll_back = self.rolls_back;
         holds::apply(boot, &self.taken, may_roll_back, &mut plan.seed.derive("holds").rng());
+        let rng = &mut plan.seed.derive("snapshot names").rng();
+        renames::apply_to_snapshots(boot, &self.taken, rng);
     }
 
     /// Puts the job of sending a snapshot after the one that takes it: whole, or since the last

@@ -29,8 +29,15 @@ pub(super) enum Rival {
 /// What the next owner found when it had read the pool.
 pub(super) struct Found {
     volumes: BTreeMap<u32, FoundVolume>,
-    /// With the volumes that have them, and their tags.
-    snapshots: BTreeMap<(u32, u32), (u32, BTreeSet<u32>)>,
+    snapshots: BTreeMap<(u32, u32), FoundSnapshot>,
+}
+
+/// A snapshot as the next owner found it.
+struct FoundSnapshot {
+    /// The volume that has it.
+    owner: u32,
+    names: Names,
+    holds: BTreeSet<u32>,
 }
 
 /// A volume as the next owner found it.
@@ -95,7 +102,13 @@ impl Model {
             }
         }
         let found = next.snapshots().into_iter().filter(|key| next.has_snapshot(*key));
-        let of = |key| next.update_snapshot(key, |s| (s.owner, s.holds.clone()));
+        let of = |key| {
+            next.update_snapshot(key, |s| FoundSnapshot {
+                owner: s.owner,
+                names: s.names,
+                holds: s.holds.clone(),
+            })
+        };
         let snapshots = found.filter_map(|key| Some((key, of(key)?))).collect();
         self.rival.replace(Rival::HasIt(Found { volumes, snapshots }));
         self.ids().into_iter().for_each(|id| self.judge_late_job(id));
@@ -111,16 +124,20 @@ impl Model {
         let is_promoting = self.promotions.borrow().asked.is_some();
         let known = self.update_snapshot(key, |snapshot| {
             let are_tags_known = snapshot.hold_asked.is_none();
-            let has_other_owner = found.is_some_and(|(owner, _)| *owner != snapshot.owner);
-            let has_other_tags = found.is_some_and(|(_, tags)| *tags != snapshot.holds);
-            let has_moved = !is_promoting && has_other_owner;
-            (snapshot.presence, has_moved, are_tags_known && has_other_tags)
+            let has_other_owner = found.is_some_and(|found| found.owner != snapshot.owner);
+            let has_other_tags = found.is_some_and(|found| found.holds != snapshot.holds);
+            let has_other_name = found.is_some_and(|found| !snapshot.names.may_be(&found.names));
+            let differs = match () {
+                () if !is_promoting && has_other_owner => Some("moved with a promotion"),
+                () if are_tags_known && has_other_tags => Some("has other tags"),
+                () => has_other_name.then_some("was renamed"),
+            };
+            (snapshot.presence, differs)
         });
         let what = match known {
-            Some((Presence::Present, ..)) if !is_there => "was taken",
-            Some((Presence::Gone, ..)) if is_there => "was destroyed",
-            Some((Presence::Present, true, _)) => "moved with a promotion",
-            Some((Presence::Present, _, true)) => "has other tags",
+            Some((Presence::Present, _)) if !is_there => "was taken",
+            Some((Presence::Gone, _)) if is_there => "was destroyed",
+            Some((Presence::Present, Some(differs))) => differs,
             _ => return,
         };
         let name = self.snapshot_name(key);

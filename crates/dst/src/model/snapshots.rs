@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::names::Names;
 use super::{Model, Presence};
 use crate::history::History;
 use crate::verdict::Kind;
@@ -28,6 +29,8 @@ pub struct SnapshotModel {
     pub was_tagged: bool,
     /// Its tags may be older ones.
     is_doubtful: bool,
+    /// What it is called.
+    pub(super) names: Names,
     /// The volume that has it: another one than it was taken of after a promotion.
     pub owner: u32,
     /// When it was asked for, by the clock of the volume's history.
@@ -61,18 +64,6 @@ pub struct Promoting {
 }
 
 impl Model {
-    /// The name of a snapshot.
-    #[must_use]
-    pub fn snapshot_name(&self, key: (u32, u32)) -> String {
-        let owner = self.update_snapshot(key, |snapshot| snapshot.owner);
-        self.named(owner.unwrap_or(key.0), key.1)
-    }
-
-    /// The name of snapshot `number` of volume `volume`.
-    fn named(&self, volume: u32, number: u32) -> String {
-        format!("{}@s{number}", self.name_of(volume))
-    }
-
     /// The origin of a volume that must be a clone, and the volume that has it.
     #[must_use]
     pub fn origin_of(&self, clone: u32) -> Option<Promoting> {
@@ -105,14 +96,14 @@ impl Model {
     /// effect, and with `may_be_older` whether answered ones are undone. An origin is listed by one
     /// of two names; all that moves goes with it.
     pub fn settle_promotions(&self, names: &[String], may_be_older: bool) {
-        let has = |owner: u32, number: u32| names.contains(&self.named(owner, number));
+        let has = |owner: u32, key| names.contains(&self.named_under(owner, key));
         let Promotions { asked, answered } = self.promotions.take();
-        if let Some(asked) = asked.filter(|asked| has(asked.clone, asked.origin.1)) {
+        if let Some(asked) = asked.filter(|asked| has(asked.clone, asked.origin)) {
             self.promoted(&asked);
         }
         for done in answered.into_iter().rev().filter(|_| may_be_older) {
             let Promoting { clone, parent, origin } = done;
-            if has(parent, origin.1) {
+            if has(parent, origin) {
                 // The way back is a promotion of the parent.
                 self.promoted(&Promoting { clone: parent, parent: clone, origin });
             }
@@ -132,6 +123,7 @@ impl Model {
             hold_asked: None,
             was_tagged: false,
             is_doubtful: false,
+            names: Names::default(),
             owner: volume,
             asked,
         };
