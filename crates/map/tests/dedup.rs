@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forebay_map::{DEDUP_VOLUME, Delta, Entry, ExtentKind, LeafId, Map, dedup_block, dedup_ref};
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use proptest::prelude::*;
+use proptest::test_runner::{TestRng, TestRunner};
 
 const BLOCKS: u64 = 1400;
 /// Where numbers begin: their runs meet the border between two segments of references.
@@ -272,21 +273,38 @@ proptest! {
 
     #[test]
     fn references_agree_with_a_plain_model(ops in proptest::collection::vec(any_op(), 1..40)) {
-        let mut world = World::new();
-        for op in &ops {
-            world.step(op);
-            world.check(&world.map);
-        }
-        // The journal gives the same map; versions are linked after it was read.
-        let mut map = Map::new();
-        for payload in &world.journal {
-            map.apply(&Delta::decode(payload).unwrap());
-        }
-        for volume in [VolumeId(0), VolumeId(1), DEDUP_VOLUME] {
-            let _ = map.create_volume(volume);
-        }
-        std::mem::swap(&mut map, &mut world.map);
-        world.link();
+        agree(&ops);
+    }
+}
+
+fn agree(ops: &[Op]) {
+    let mut world = World::new();
+    for op in ops {
+        world.step(op);
         world.check(&world.map);
     }
+    // The journal gives the same map; versions are linked after it was read.
+    let mut map = Map::new();
+    for payload in &world.journal {
+        map.apply(&Delta::decode(payload).unwrap());
+    }
+    for volume in [VolumeId(0), VolumeId(1), DEDUP_VOLUME] {
+        let _ = map.create_volume(volume);
+    }
+    std::mem::swap(&mut map, &mut world.map);
+    world.link();
+    world.check(&world.map);
+}
+
+#[test]
+fn references_agree_with_a_plain_model_in_the_same_few_histories() {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(5) };
+    let drawn = TestRng::deterministic_rng(config.rng_algorithm);
+    let ops = proptest::collection::vec(any_op(), 20..40);
+    TestRunner::new_with_rng(config, drawn)
+        .run(&ops, |ops| {
+            agree(&ops);
+            Ok(())
+        })
+        .unwrap();
 }

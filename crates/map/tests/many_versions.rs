@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use forebay_map::{ExtentKind, Map};
 use forebay_units::{BlockAddr, Lba, VolumeId};
 use proptest::prelude::*;
+use proptest::test_runner::{TestRng, TestRunner};
 
 const VOLUME: VolumeId = VolumeId(1);
 /// Few blocks in three leaves, so that most snapshots have entries in each.
@@ -159,15 +160,32 @@ proptest! {
     fn each_of_hundreds_of_snapshots_holds_what_it_held(
         ops in proptest::collection::vec(any_op(), 100..900),
     ) {
-        let mut world = World::new();
-        for (at, op) in ops.iter().enumerate() {
-            world.step(op);
-            if at % 151 == 0 || matches!(op, Op::Destroy(..) | Op::Relink) {
-                world.check();
-            }
-        }
-        world.check();
+        hold(&ops);
     }
+}
+
+fn hold(ops: &[Op]) {
+    let mut world = World::new();
+    for (at, op) in ops.iter().enumerate() {
+        world.step(op);
+        if at % 151 == 0 || matches!(op, Op::Destroy(..) | Op::Relink) {
+            world.check();
+        }
+    }
+    world.check();
+}
+
+#[test]
+fn each_of_many_snapshots_holds_what_it_held_in_the_same_few_histories() {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1) };
+    let drawn = TestRng::deterministic_rng(config.rng_algorithm);
+    let ops = proptest::collection::vec(any_op(), 200..300);
+    TestRunner::new_with_rng(config, drawn)
+        .run(&ops, |ops| {
+            hold(&ops);
+            Ok(())
+        })
+        .unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forebay_map::{DEDUP_VOLUME, Delta, ExtentKind, Map, PACKED_VOLUME, PackedRef, dedup_ref};
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use proptest::prelude::*;
+use proptest::test_runner::{TestRng, TestRunner};
 
 const V: VolumeId = VolumeId(1);
 const SNAPSHOT: VolumeId = VolumeId(2);
@@ -230,20 +231,37 @@ proptest! {
     fn versions_keep_what_they_had_when_units_are_packed_again(
         ops in proptest::collection::vec(any_op(), 1..80),
     ) {
-        let mut world = World::default();
-        world.map.create_volume(V).unwrap();
-        for op in ops {
-            world.step(op);
-            world.check(&world.map);
-        }
-        let mut replayed = Map::new();
-        replayed.create_volume(V).unwrap();
-        for payload in world.delta.encode(4096) {
-            replayed.apply(&Delta::decode(&payload).unwrap());
-        }
-        replayed.set_versions(V, &world.versions(), None);
-        world.check(&replayed);
+        keep(&ops);
     }
+}
+
+fn keep(ops: &[Op]) {
+    let mut world = World::default();
+    world.map.create_volume(V).unwrap();
+    for &op in ops {
+        world.step(op);
+        world.check(&world.map);
+    }
+    let mut replayed = Map::new();
+    replayed.create_volume(V).unwrap();
+    for payload in world.delta.encode(4096) {
+        replayed.apply(&Delta::decode(&payload).unwrap());
+    }
+    replayed.set_versions(V, &world.versions(), None);
+    world.check(&replayed);
+}
+
+#[test]
+fn versions_keep_what_they_had_in_the_same_few_histories() {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(5) };
+    let drawn = TestRng::deterministic_rng(config.rng_algorithm);
+    let ops = proptest::collection::vec(any_op(), 40..80);
+    TestRunner::new_with_rng(config, drawn)
+        .run(&ops, |ops| {
+            keep(&ops);
+            Ok(())
+        })
+        .unwrap();
 }
 
 // Segments of such high numbers leave no bit to spare; those of references are higher still.

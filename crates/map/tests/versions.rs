@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_map::{Delta, ExtentKind, LeafId, MAX_VOLUME_BLOCKS, Map, RESERVED_ADDR};
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use proptest::prelude::*;
+use proptest::test_runner::{TestRng, TestRunner};
 
 /// Blocks that the volumes have, over the border of a segment's worth of markers.
 const FIRST: u64 = (1 << 20) - 700;
@@ -444,11 +445,28 @@ proptest! {
 
     #[test]
     fn versions_hold_what_they_held(ops in proptest::collection::vec(any_op(), 1..60)) {
-        let mut world = World::new();
-        for op in &ops {
-            world.step(op);
-            world.check(&world.map);
-        }
-        world.check(&world.replayed());
+        hold(&ops);
     }
+}
+
+fn hold(ops: &[Op]) {
+    let mut world = World::new();
+    for op in ops {
+        world.step(op);
+        world.check(&world.map);
+    }
+    world.check(&world.replayed());
+}
+
+#[test]
+fn versions_hold_what_they_held_in_the_same_few_histories() {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2) };
+    let drawn = TestRng::deterministic_rng(config.rng_algorithm);
+    let ops = proptest::collection::vec(any_op(), 30..60);
+    TestRunner::new_with_rng(config, drawn)
+        .run(&ops, |ops| {
+            hold(&ops);
+            Ok(())
+        })
+        .unwrap();
 }

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use forebay_format::map_record::LeafRun;
 use forebay_units::BlockAddr;
 use proptest::prelude::*;
+use proptest::test_runner::{TestRng, TestRunner};
 
 use super::*;
 use crate::runs::RunList;
@@ -122,17 +123,34 @@ proptest! {
 
     #[test]
     fn directory_agrees_with_a_plain_model(ops in prop::collection::vec(any_op(), 1..25)) {
-        let mut world = World::default();
-        for op in &ops {
-            world.step(op);
-            world.check();
-        }
-        let numbers: Vec<u32> = world.model.keys().copied().collect();
-        numbers.into_iter().for_each(|number| world.set(number, None));
-        world.check();
-        let empty = Directory::default().memory_bytes();
-        prop_assert_eq!(world.directory.memory_bytes(), empty);
+        agree(&ops);
     }
+}
+
+fn agree(ops: &[Op]) {
+    let mut world = World::default();
+    for op in ops {
+        world.step(op);
+        world.check();
+    }
+    let numbers: Vec<u32> = world.model.keys().copied().collect();
+    numbers.into_iter().for_each(|number| world.set(number, None));
+    world.check();
+    let empty = Directory::default().memory_bytes();
+    assert_eq!(world.directory.memory_bytes(), empty);
+}
+
+#[test]
+fn directory_agrees_with_a_plain_model_in_the_same_few_histories() {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(8) };
+    let drawn = TestRng::deterministic_rng(config.rng_algorithm);
+    let ops = prop::collection::vec(any_op(), 1..25);
+    TestRunner::new_with_rng(config, drawn)
+        .run(&ops, |ops| {
+            agree(&ops);
+            Ok(())
+        })
+        .unwrap();
 }
 
 #[test]
