@@ -234,3 +234,6 @@ pub(crate) fn clear_packed(
     (start..end).for_each(|block| clear_bit(bitmap, block));
     (last - first) as u16
 }
+
+#[cfg(test)]
+mod tests;

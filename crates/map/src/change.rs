@@ -84,3 +84,6 @@ pub(crate) struct NewRun<'a> {
     /// One per block, or none: then they are in the footer.
     pub(crate) sums: &'a [u64],
 }
+
+#[cfg(test)]
+mod tests;
