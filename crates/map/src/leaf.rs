@@ -434,3 +434,6 @@ fn visit_entries<'a>(
         run(before, sums);
     }
 }
+
+#[cfg(test)]
+mod tests;
