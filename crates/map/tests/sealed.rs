@@ -59,7 +59,98 @@ fn runs_that_are_sealed_one_after_the_other_become_one() {
 
 #[test]
 fn the_leaf_after_the_last_of_a_volume_is_the_first_of_the_next() {
+    let first = LeafId { volume: VOLUME, leaf: 0 };
+    assert_eq!(first.next(), Some(LeafId { volume: VOLUME, leaf: 1 }));
     let last = LeafId { volume: VOLUME, leaf: u32::MAX };
     assert_eq!(last.next(), Some(LeafId { volume: VolumeId(4), leaf: 0 }));
     assert_eq!(LeafId { volume: VolumeId(u32::MAX), ..last }.next(), None);
+}
+
+/// Writes a run of the volume.
+fn write(map: &mut Map, lba: u64, addr: BlockAddr, blocks: usize, is_on_media: bool) {
+    let sums = vec![9; blocks];
+    map.set_run(VOLUME, Lba(lba), addr, &sums, is_on_media, &mut |_, _| {}).unwrap();
+}
+
+/// The blocks of the first leaf without a sum, as ranges.
+fn sealed(map: &Map) -> Vec<(u64, u64)> {
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    for lba in (0..512).filter(|lba| map.lookup(VOLUME, Lba(*lba)).is_some_and(|f| f.sum.is_none()))
+    {
+        match found.last_mut().filter(|(_, end)| *end == lba) {
+            Some((_, end)) => *end += 1,
+            None => found.push((lba, lba + 1)),
+        }
+    }
+    found
+}
+
+#[test]
+fn runs_of_32_blocks_and_the_two_runs_of_a_full_leaf_are_sealed() {
+    let id = LeafId { volume: VOLUME, leaf: 0 };
+    let at = |segment: u32, block: u32| BlockAddr::new(SegmentId(segment), block);
+    // Runs of a leaf as (first block, blocks, segment), and what is sealed of the even segments.
+    type Case = (&'static [(u64, usize, u32)], &'static [(u64, u64)]);
+    let cases: [Case; 8] = [
+        (&[(0, 31, 2)], &[]),
+        (&[(0, 32, 2)], &[(0, 32)]),
+        (&[(0, 32, 1), (32, 32, 2), (64, 31, 4), (100, 300, 6)], &[(32, 64), (100, 400)]),
+        (&[(0, 10, 2), (10, 502, 4)], &[(0, 512)]),
+        (&[(0, 502, 2), (502, 10, 3)], &[(0, 502)]),
+        (&[(0, 10, 2), (10, 492, 4), (502, 10, 6)], &[(10, 502)]),
+        (&[(0, 10, 2), (10, 501, 4)], &[(10, 511)]),
+        (&[(0, 10, 1), (10, 502, 3)], &[]),
+    ];
+    for (runs, expected) in cases {
+        let mut map = Map::new();
+        map.create_volume(VOLUME).unwrap();
+        for (lba, blocks, segment) in runs {
+            write(&mut map, *lba, at(*segment, 0), *blocks, false);
+        }
+        assert_eq!(sealed(&map), []);
+        let mut asked = Vec::new();
+        let mut on_media = |segment: SegmentId| {
+            asked.push(segment.0);
+            segment.0 % 2 == 0
+        };
+        assert_eq!(map.seal(id, &mut on_media), !expected.is_empty(), "{runs:?}");
+        assert_eq!(sealed(&map), expected, "{runs:?}");
+        // What is sealed stays so, and nothing else is left to seal.
+        assert_eq!(map.seal(id, &mut |_| false), !expected.is_empty(), "{runs:?}");
+        assert_eq!(sealed(&map), expected, "{runs:?}");
+    }
+}
+
+#[test]
+fn a_run_that_completes_a_leaf_drops_the_sums_of_its_segment() {
+    let at = |segment: u32, block: u32| BlockAddr::new(SegmentId(segment), block);
+    // What the leaf has, the run that is written, whether its footer is on media, what is sealed.
+    type Case = ((u64, usize), (u64, usize), bool, &'static [(u64, u64)]);
+    let cases: [Case; 7] = [
+        ((0, 480), (480, 32), true, &[(480, 512)]),
+        ((0, 511), (511, 1), true, &[(511, 512)]),
+        ((0, 480), (480, 32), false, &[]),
+        ((0, 479), (480, 32), true, &[]),
+        ((0, 512), (0, 512), true, &[(0, 512)]),
+        ((0, 512), (200, 32), true, &[(200, 232)]),
+        ((0, 0), (0, 512), true, &[(0, 512)]),
+    ];
+    for ((lba, blocks), (new, count), is_on_media, expected) in cases {
+        let mut map = Map::new();
+        map.create_volume(VOLUME).unwrap();
+        write(&mut map, lba, at(1, 0), blocks, false);
+        write(&mut map, new, at(2, 0), count, is_on_media);
+        assert_eq!(sealed(&map), expected, "{count} blocks at {new}");
+    }
+    // A sealed run that goes on is the same run: a full leaf of two then takes no memory.
+    let mut map = Map::new();
+    let mut delta = Delta::default();
+    for lba in 0..512 {
+        delta.assign_sealed(VOLUME, Lba(lba), at(1 + lba as u32 / 300, lba as u32), 1);
+        map.apply(&delta);
+        delta = Delta::default();
+    }
+    let leaf = map.leaf_image(LeafId { volume: VOLUME, leaf: 0 });
+    assert_eq!((leaf.runs.len(), leaf.sums.len()), (2, 0));
+    assert!(!map.seal(LeafId { volume: VOLUME, leaf: 1 }, &mut |_| true));
 }
