@@ -1,0 +1,252 @@
+//! Edges of the interface: versions that do not exist, empty ranges, the ends of leaves and
+//! volumes, and exactly which blocks an answer is about.
+
+use forebay_map::{DEDUP_VOLUME, Entry, ExtentKind, LeafId, MAX_VOLUME_BLOCKS, Map, dedup_ref};
+use forebay_units::{BlockAddr, Lba, VolumeId};
+
+const VOLUME: VolumeId = VolumeId(3);
+const FIRST: VolumeId = VolumeId(4);
+const SECOND: VolumeId = VolumeId(5);
+const CLONE: VolumeId = VolumeId(6);
+
+fn new() -> Map {
+    let mut map = Map::new();
+    map.create_volume(VOLUME).unwrap();
+    map
+}
+
+/// Writes blocks at addresses from `addr` on.
+fn write(map: &mut Map, volume: VolumeId, (lba, blocks): (u64, u64), addr: u64) {
+    map.keep_before_write(volume, Lba(lba), blocks, &mut |_| {});
+    let (addr, sums) = (BlockAddr::from_raw(addr), vec![7; blocks as usize]);
+    map.set_run(volume, Lba(lba), addr, &sums, false, &mut |_, _| {}).unwrap();
+}
+
+fn clear(map: &mut Map, volume: VolumeId, (lba, blocks): (u64, u64)) {
+    map.keep_before_clear(volume, Lba(lba), blocks, &mut |_| {});
+    map.clear(volume, Lba(lba), blocks, &mut |_, _| {}).unwrap();
+    map.hide_origin(volume, Lba(lba), blocks, &mut |_| {});
+}
+
+/// The extents of a range: blocks, and the address of the first.
+fn extents(map: &Map, volume: VolumeId, lba: u64, blocks: u64) -> Vec<(u64, Option<u64>)> {
+    let (mut all, mut end) = (Vec::new(), lba);
+    map.lookup_range(volume, Lba(lba), blocks, |extent| {
+        assert_eq!(extent.lba.0, end);
+        end += extent.blocks;
+        let addr = match extent.kind {
+            ExtentKind::Hole => None,
+            ExtentKind::Mapped { addr, .. } | ExtentKind::Packed { addr, .. } => Some(addr.raw()),
+        };
+        all.push((extent.blocks, addr));
+    });
+    all
+}
+
+fn changes(map: &Map, since: VolumeId, until: VolumeId, range: (u64, u64)) -> Vec<(u64, bool)> {
+    let mut all = Vec::new();
+    map.changes((since, until), Lba(range.0), range.1, &mut |blocks, is| all.push((blocks, is)));
+    all
+}
+
+#[test]
+fn a_version_that_does_not_exist_has_nothing() {
+    let mut map = new();
+    let gone = VolumeId(9);
+    for lba in [0, 700, u64::MAX] {
+        assert_eq!(map.lookup(gone, Lba(lba)), None);
+        assert_eq!(map.next_entry(gone, Lba(lba)), None);
+        assert_eq!(map.unique_blocks(gone, Lba(lba)), None);
+        assert_eq!(map.owner(gone, Lba(lba), BlockAddr::from_raw(5)), None);
+        assert_eq!(map.lookup(VOLUME, Lba(lba)), None);
+        assert_eq!(map.next_entry(VOLUME, Lba(lba)), None);
+    }
+    for volume in [gone, VOLUME] {
+        assert_eq!(extents(&map, volume, 5, 0), []);
+        assert_eq!(extents(&map, volume, 5, 900), [(900, None)]);
+        assert_eq!((map.mapped_blocks(volume), map.placed_blocks(volume)), (0, 0));
+        assert_eq!((map.visible_blocks(volume), map.entries(volume)), (0, 0));
+        assert_eq!(map.mapped_within(volume, Lba(0), 9000), 0);
+        assert_eq!(map.visible_within(volume, Lba(0), 9000), 0);
+        assert_eq!(map.unshared_within(volume, Lba(0), 9000), 0);
+        assert_eq!(map.shared_blocks(volume), 0);
+        assert!(!map.has_refs(volume) && !map.is_clone(volume));
+        assert!(!map.seal(LeafId { volume, leaf: 0 }, &mut |_| true));
+        assert_eq!(map.leaf_image(LeafId { volume, leaf: 0 }).runs, []);
+        assert!(map.begin_promotion(volume).is_none());
+        map.keep_before_write(volume, Lba(0), 9, &mut |_| panic!("nothing is kept"));
+        map.keep_before_clear(volume, Lba(0), 9, &mut |_| panic!("nothing is kept"));
+        map.hide_origin(volume, Lba(0), 9, &mut |_| panic!("nothing is hidden"));
+        assert_eq!(map.let_go(volume, &mut |_, _| {}, &mut |_| {}), None);
+        assert_eq!(map.roll_back(volume, &mut |_, _| {}, &mut |_| {}), None);
+    }
+    assert!(!map.has_packed(0));
+    assert_eq!(changes(&map, gone, VOLUME, (3, 9)), [(9, false)]);
+    map.set_refs(gone, Lba(0), dedup_ref(Lba(1)), 1, &mut |_, _| {});
+    assert_eq!(map.volumes().collect::<Vec<_>>(), [VOLUME]);
+    assert!(map.drop_empty(gone) && map.drop_empty(VOLUME));
+    assert_eq!(map.volumes().count(), 0);
+    assert_eq!(map.largest_volume(), None);
+}
+
+#[test]
+fn a_reference_to_a_content_that_is_not_there_is_a_hole() {
+    let mut map = new();
+    map.set_refs(VOLUME, Lba(7), dedup_ref(Lba(100)), 3, &mut |_, _| {});
+    for has_volume in [false, true] {
+        if has_volume {
+            map.create_volume(DEDUP_VOLUME).unwrap();
+        }
+        assert_eq!(extents(&map, VOLUME, 6, 6), [(1, None), (3, None), (2, None)]);
+        assert_eq!(map.lookup(VOLUME, Lba(8)), None);
+    }
+    write(&mut map, DEDUP_VOLUME, (101, 1), 9000);
+    let found = [(1, None), (1, None), (1, Some(9000)), (1, None), (2, None)];
+    assert_eq!(extents(&map, VOLUME, 6, 6), found);
+    assert_eq!((map.placed_blocks(VOLUME), map.mapped_blocks(VOLUME)), (0, 3));
+    assert_eq!(map.unshared_within(VOLUME, Lba(0), 20), 0);
+    // What overwrites or clears them takes them out of the counts.
+    write(&mut map, VOLUME, (8, 1), 9100);
+    assert_eq!((map.placed_blocks(VOLUME), map.mapped_blocks(VOLUME)), (1, 3));
+    assert!(map.has_refs(VOLUME));
+    clear(&mut map, VOLUME, (7, 1));
+    map.set_refs(VOLUME, Lba(9), dedup_ref(Lba(101)), 1, &mut |addr, blocks| {
+        assert_eq!((addr, blocks), (dedup_ref(Lba(102)), 1));
+    });
+    assert_eq!((map.placed_blocks(VOLUME), map.mapped_blocks(VOLUME)), (1, 2));
+    clear(&mut map, VOLUME, (9, 1));
+    assert!(!map.has_refs(VOLUME));
+    assert_eq!((map.placed_blocks(VOLUME), map.mapped_blocks(VOLUME)), (1, 1));
+}
+
+#[test]
+fn ranges_end_with_leaves_and_with_volumes() {
+    let mut map = new();
+    let last = MAX_VOLUME_BLOCKS - 1;
+    for lba in [0, 511, 512, 1023, 512 * 64 - 1, 512 * 64, last - 512, last] {
+        write(&mut map, VOLUME, (lba, 1), 70_000 + 10 * lba % 1000);
+    }
+    let within = |lba, blocks| {
+        let visible = map.visible_within(VOLUME, Lba(lba), blocks);
+        assert_eq!(map.mapped_within(VOLUME, Lba(lba), blocks), visible);
+        assert_eq!(map.unshared_within(VOLUME, Lba(lba), blocks), visible);
+        visible
+    };
+    assert_eq!((within(0, 1), within(1, 510), within(1, 511), within(511, 1)), (1, 0, 1, 1));
+    assert_eq!((within(512, 511), within(512, 512), within(511, 2)), (1, 2, 2));
+    assert_eq!((within(0, 512 * 64), within(0, 512 * 64 + 1)), (5, 6));
+    assert_eq!((within(last - 512, 512), within(last - 512, 513), within(last, 1)), (1, 2, 1));
+    let next = |lba: u64| map.next_entry(VOLUME, Lba(lba)).map(|lba| lba.0);
+    assert_eq!(
+        (next(0), next(511), next(513), next(1024)),
+        (Some(0), Some(0), Some(512), Some(512 * 63))
+    );
+    assert_eq!(
+        (next(512 * 65), next(last), next(last + 1)),
+        (Some(last - 1023), Some(last - 511), None)
+    );
+    // A clear may go on past the end of any volume.
+    let mut freed = Vec::new();
+    map.clear(VOLUME, Lba(last), 5000, &mut |addr, blocks| freed.push((addr.raw(), blocks)))
+        .unwrap();
+    assert_eq!(freed, [(70_000 + 10 * last % 1000, 1)]);
+    map.truncate(VOLUME, 1023, &mut |_, blocks| freed.push((0, blocks))).unwrap();
+    assert_eq!((freed.len(), map.mapped_blocks(VOLUME)), (5, 3));
+    map.clear(VOLUME, Lba(512), 0, &mut |_, _| panic!("an empty range")).unwrap();
+    map.clear(VOLUME, Lba(1), 510, &mut |_, _| panic!("holes")).unwrap();
+}
+
+#[test]
+fn exactly_what_was_written_since_a_snapshot_has_changed() {
+    let mut map = new();
+    write(&mut map, VOLUME, (100, 1000), 1000);
+    map.add_snapshot(VOLUME, FIRST);
+    assert_eq!(changes(&map, FIRST, VOLUME, (0, 2000)), [(2000, false)]);
+    write(&mut map, VOLUME, (510, 4), 5000);
+    write(&mut map, VOLUME, (1023, 1), 6000);
+    map.add_snapshot(VOLUME, SECOND);
+    write(&mut map, VOLUME, (0, 1), 7000);
+    clear(&mut map, VOLUME, (513, 2));
+    let first = [(510, false), (4, true), (509, false), (1, true), (976, false)];
+    assert_eq!(changes(&map, FIRST, SECOND, (0, 2000)), first);
+    let second = [(1, true), (512, false), (2, true), (1485, false)];
+    assert_eq!(changes(&map, SECOND, VOLUME, (0, 2000)), second);
+    assert_eq!(changes(&map, FIRST, FIRST, (0, 2000)), [(2000, false)]);
+    // Ranges that begin or end within what has changed.
+    assert_eq!(changes(&map, FIRST, VOLUME, (0, 512)), [(1, true), (509, false), (2, true)]);
+    assert_eq!(changes(&map, FIRST, VOLUME, (512, 2)), [(2, true)]);
+    assert_eq!(changes(&map, FIRST, VOLUME, (511, 5)), [(4, true), (1, false)]);
+    assert_eq!(changes(&map, FIRST, VOLUME, (1023, 1)), [(1, true)]);
+    assert_eq!(changes(&map, FIRST, VOLUME, (1022, 1)), [(1, false)]);
+}
+
+#[test]
+fn what_a_snapshot_keeps_is_told_block_by_block() {
+    let mut map = new();
+    write(&mut map, VOLUME, (500, 40), 1000);
+    map.add_snapshot(VOLUME, FIRST);
+    assert_eq!((map.shared_blocks(VOLUME), map.unshared_within(VOLUME, Lba(0), 2000)), (40, 0));
+    let mut kept = Vec::new();
+    let mut note = |got: forebay_map::Kept<'_>| {
+        assert_eq!(got.volume, FIRST);
+        kept.push((got.lba.0, got.blocks, got.addr.map(BlockAddr::raw), got.sums.len()));
+    };
+    map.keep_before_clear(VOLUME, Lba(0), 502, &mut note);
+    map.keep_before_clear(VOLUME, Lba(0), 502, &mut note);
+    map.keep_before_write(VOLUME, Lba(539), 2, &mut note);
+    assert_eq!(kept[..2], [(500, 2, Some(1000), 2), (539, 1, Some(1039), 1)]);
+    // Of block 540 the snapshot has a hole.
+    assert_eq!((kept.len(), kept[2].0, kept[2].1, kept[2].3), (3, 540, 1, 0));
+    assert_eq!(map.lookup(FIRST, Lba(540)), None);
+    assert_eq!((map.shared_blocks(VOLUME), map.entries(FIRST)), (37, 4));
+    assert_eq!((map.mapped_blocks(FIRST), map.visible_blocks(FIRST)), (3, 40));
+    assert_eq!(map.unique_blocks(FIRST, Lba(0)), Some((2, Lba(512))));
+    assert_eq!(map.unique_blocks(FIRST, Lba(512)), Some((1, Lba(1024))));
+    assert_eq!(map.unique_blocks(FIRST, Lba(1)), map.unique_blocks(FIRST, Lba(512)));
+    assert_eq!(map.unique_blocks(FIRST, Lba(1024)), None);
+    // What the snapshot has goes leaf by leaf.
+    let mut freed = Vec::new();
+    let mut free = |addr: BlockAddr, blocks: u32| freed.push((addr.raw(), blocks));
+    assert!(!map.drop_empty(FIRST));
+    assert_eq!(map.let_go(FIRST, &mut free, &mut |_| {}), Some((Lba(0), 512)));
+    assert_eq!(map.let_go(FIRST, &mut free, &mut |_| {}), Some((Lba(512), 512)));
+    assert_eq!(map.let_go(FIRST, &mut free, &mut |_| {}), None);
+    assert!(map.drop_empty(FIRST));
+    assert_eq!(freed, [(1000, 2), (1039, 1)]);
+    assert_eq!((map.shared_blocks(VOLUME), map.unshared_within(VOLUME, Lba(0), 2000)), (0, 37));
+}
+
+#[test]
+fn a_moved_block_stays_with_its_version() {
+    let mut map = new();
+    write(&mut map, VOLUME, (5, 2), 1000);
+    map.add_snapshot(VOLUME, FIRST);
+    write(&mut map, VOLUME, (5, 1), 2000);
+    let entry = |addr| Entry { addr: BlockAddr::from_raw(addr), sum: 9 };
+    let old = |addr| BlockAddr::from_raw(addr);
+    assert_eq!(map.replace_if(VOLUME, Lba(5), old(1000), entry(3000)), Some(FIRST));
+    assert_eq!(map.replace_if(VOLUME, Lba(5), old(1000), entry(3001)), None);
+    assert_eq!(map.replace_if(VOLUME, Lba(6), old(1001), entry(3002)), Some(VOLUME));
+    assert_eq!(map.replace_if(CLONE, Lba(6), old(3002), entry(3003)), None);
+    map.set_writers(VOLUME, &[CLONE]);
+    assert_eq!(map.replace_if(CLONE, Lba(6), old(3002), entry(3003)), Some(VOLUME));
+    assert_eq!(extents(&map, FIRST, 5, 2), [(1, Some(3000)), (1, Some(3003))]);
+    assert_eq!(extents(&map, VOLUME, 5, 2), [(1, Some(2000)), (1, Some(3003))]);
+    map.set_writers(VOLUME, &[]);
+    assert_eq!(map.owner(CLONE, Lba(6), old(3003)), None);
+}
+
+#[test]
+fn the_largest_volume_is_the_one_whose_leaves_take_most() {
+    let mut map = new();
+    map.create_volume(CLONE).unwrap();
+    for block in 0..400 {
+        write(&mut map, VOLUME, (block * 2, 1), 90_000 - 3 * block);
+        write(&mut map, CLONE, (block * 2 + block % 2, 1), 50_000 - 3 * block);
+    }
+    let (volume, bytes) = map.largest_volume().expect("there are two");
+    assert!(bytes > 4000 && bytes < map.memory_bytes(), "{bytes} bytes");
+    clear(&mut map, volume, (0, 800));
+    let (other, _) = map.largest_volume().expect("there are two");
+    assert_ne!(volume, other);
+}
