@@ -1,20 +1,16 @@
-//! The map's count of its memory against the allocator's count, and the design's bounds on it. The
-//! file has one test, because the allocator counts for the whole process.
+//! The map's count of its memory against the allocator's count, and the design's bounds on it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_map::{LEAF_BLOCKS, LeafId, Map};
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 
 struct Counted;
 
-static BYTES: AtomicU64 = AtomicU64::new(0);
-
 thread_local! {
-    /// Only the test's thread is counted, because the test harness allocates too.
-    static COUNTED: Cell<bool> = const { Cell::new(false) };
+    /// What this thread has taken. Each test has a thread of its own.
+    static BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Bytes that a common allocator takes: one more word, in multiples of 16, at least 32.
@@ -25,16 +21,12 @@ fn taken(len: usize) -> u64 {
 // SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if COUNTED.get() {
-            BYTES.fetch_add(taken(layout.size()), Ordering::Relaxed);
-        }
+        BYTES.set(BYTES.get().wrapping_add(taken(layout.size())));
         // SAFETY: the caller keeps the contract of this same function.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        if COUNTED.get() {
-            BYTES.fetch_sub(taken(layout.size()), Ordering::Relaxed);
-        }
+        BYTES.set(BYTES.get().wrapping_sub(taken(layout.size())));
         // SAFETY: the caller keeps the contract of this same function.
         unsafe { System.dealloc(at, layout) }
     }
@@ -62,7 +54,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let before = BYTES.load(Ordering::Relaxed);
+        let before = BYTES.get();
         let mut map = Map::new();
         map.create_volume(VOLUME).unwrap();
         Self { map, before, written: 0 }
@@ -77,7 +69,7 @@ impl World {
     /// The map's count, after a comparison with the allocator's.
     fn memory_bytes(&self) -> u64 {
         let counted = self.map.memory_bytes();
-        let real = BYTES.load(Ordering::Relaxed) - self.before;
+        let real = BYTES.get().wrapping_sub(self.before);
         assert!(counted >= real, "{counted} bytes counted, {real} taken");
         let limit = real as f64 * 1.02 + 2000.0;
         assert!(counted as f64 <= limit, "{counted} bytes counted, {real} taken");
@@ -93,9 +85,74 @@ impl World {
     }
 }
 
+/// A map of few leaves, whose trees have one node each: then the count is exact but for the unused
+/// items of these nodes.
+struct Small {
+    map: Map,
+    before: u64,
+}
+
+impl Small {
+    fn check(&self, what: &str) {
+        let (real, counted) = (BYTES.get().wrapping_sub(self.before), self.map.memory_bytes());
+        let exact = real..real + 400 * self.map.volumes().count() as u64 + 200;
+        assert!(exact.contains(&counted), "{what}: {counted} bytes counted, {real} taken");
+    }
+
+    fn set(&mut self, lba: u64, addr: u64, blocks: usize) {
+        let addr = BlockAddr::new(SegmentId((addr >> 20) as u32), addr as u32 & 0xf_ffff);
+        let sums = [9; 512];
+        self.map.keep_before_write(VOLUME, Lba(lba), blocks as u64, &mut |_| {});
+        self.map.set_run(VOLUME, Lba(lba), addr, &sums[..blocks], false, &mut |_, _| {}).unwrap();
+    }
+}
+
+#[test]
+fn memory_count_of_a_small_map_is_exact() {
+    let mut small = Small { before: BYTES.get(), map: Map::new() };
+    small.map.create_volume(VOLUME).unwrap();
+    let leaf = u64::from(LEAF_BLOCKS);
+    // One leaf in each of its forms.
+    for block in 0..512 {
+        small.set(block * 37 % 512, 9000 - 2 * block, 1);
+        small.check("a leaf that fills");
+    }
+    small.set(100, 1 << 38, 1);
+    small.check("a leaf of wide addresses");
+    small.set(0, 70_000, 512);
+    small.check("a leaf of one run");
+    small.map.seal(LeafId { volume: VOLUME, leaf: 0 }, &mut |_| true);
+    small.check("a sealed leaf");
+    small.set(0, 90_000, 30);
+    small.check("runs");
+    // Pages that fill, in the tree and as arrays, and more lists than one.
+    for number in (0..300).chain(4000..4300) {
+        small.set(number * leaf + 7, 100_000 + 2 * number, 1);
+        small.check("leaves that are added");
+    }
+    for number in (0..300).filter(|number| number % 7 != 0).rev() {
+        small.map.clear(VOLUME, Lba(number * leaf), leaf, &mut |_, _| {}).unwrap();
+        small.check("leaves that go");
+    }
+    // Snapshots with a block of the same leaf: few, and so many that the index says which blocks.
+    for number in 0..70 {
+        small.map.add_snapshot(VOLUME, VolumeId(100 + number));
+        small.set(7 + u64::from(number % 3), 200_000 + 2 * u64::from(number), 1);
+    }
+    let gone = (0..69).filter(|number| number % 33 != 0);
+    for number in gone {
+        let id = VolumeId(100 + number);
+        while small.map.let_go(id, &mut |_, _| {}, &mut |_| {}).is_some() {}
+        assert!(small.map.drop_empty(id));
+    }
+    small.map.set_versions(VOLUME, &[100, 133, 166, 169].map(|id| (VolumeId(id), false)), None);
+    small.check("four snapshots");
+    small.map.drop_volume(VOLUME, &mut |_, _| {}).unwrap();
+    small.check("a volume that is dropped");
+}
+
 #[test]
 fn memory_count_is_exact_and_bounded() {
-    COUNTED.set(true);
     full_volumes_stay_within_their_bounds();
     scattered_blocks_stay_within_their_bound();
 }
