@@ -139,12 +139,11 @@ impl Leaf {
             Leaf::Pair(pair) => pair.visit(clipped),
             Leaf::Sealed { split, first, second } => {
                 let split = u32::from(*split);
+                // With one run the second is empty, and is clipped away.
                 for (start, end, addr) in [(0, split, first), (split, LEAF_BLOCKS, second)] {
-                    if start < end {
-                        let addr = BlockAddr::from_raw(wide(*addr));
-                        let whole = LeafRun { start, blocks: end - start, addr, sealed: true };
-                        clipped(whole, SumBytes::SEALED);
-                    }
+                    let addr = BlockAddr::from_raw(wide(*addr));
+                    let whole = LeafRun { start, blocks: end - start, addr, sealed: true };
+                    clipped(whole, SumBytes::SEALED);
                 }
             }
             Leaf::Runs { buf, runs, .. } => {
