@@ -211,6 +211,9 @@ impl Map {
         let lines = memory::used_btree_bytes(self.lines.len(), size_of::<(VolumeId, Line)>())
             + self.lines.values().map(Line::memory_bytes).sum::<u64>()
             + memory::used_btree_bytes(self.heirs.len(), size_of::<(VolumeId, Vec<VolumeId>)>());
+        let heir_bytes =
+            |heirs: &Vec<VolumeId>| memory::heap_bytes(heirs.capacity() * size_of::<VolumeId>());
+        let lines = lines + self.heirs.values().map(heir_bytes).sum::<u64>();
         containers + lines + volumes + self.scratch.memory_bytes() + size_of::<Self>() as u64
     }
 

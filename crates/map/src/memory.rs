@@ -23,6 +23,16 @@ pub(crate) fn used_btree_bytes(len: usize, item_len: usize) -> u64 {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_request_takes_a_word_more_in_multiples_of_16() {
+        let sizes = [(0, 0), (1, 32), (24, 32), (25, 48), (40, 48), (41, 64), (5120, 5136)];
+        for (len, bytes) in sizes {
+            assert_eq!(heap_bytes(len), bytes, "{len} bytes");
+        }
+        // Nodes of 104 and of 200 bytes.
+        assert_eq!((btree_bytes(1, 8), btree_bytes(6, 8)), (112, 2 * 112 + 208));
+    }
+
     // In the worst case every node has the fewest items, and every fifth leaf an inner node.
     #[test]
     fn trees_count_with_their_inner_nodes() {
