@@ -157,9 +157,6 @@ impl Map {
         line.snapshots.remove(&number);
         if line.snapshots.is_empty() {
             self.remove_line(home);
-        } else if line.living == Some(number) {
-            line.living = None;
-            line.shared = 0;
         }
     }
 

@@ -204,7 +204,6 @@ impl Map {
             let of_clone = (parents..columns.len()).rev().chain([0]);
             write(&mut columns, of_clone, (block, lba), (beyond, beyond), &seen);
             write(&mut columns, (1..parents).rev(), (block, lba), (shared, shared), &seen);
-            seen.clear();
         }
         promotion.take_leaf(leaf, &columns, kept);
         true

@@ -330,13 +330,12 @@ impl VolumeMap {
         self.change(leaf, |leaf| leaf.seal(on_media, scratch))
     }
 
+    /// Calls `run` for every run of entries, markers included.
     pub(crate) fn for_each(&self, run: &mut impl FnMut(u64, BlockAddr, u32)) {
         for (number, leaf) in self.leaves.iter_from(0) {
             let base = u64::from(number) * LEAF;
             leaf.visit((0, LEAF_BLOCKS), |found, _| {
-                if !is_marker(found.addr) {
-                    run(base + u64::from(found.start), found.addr, found.blocks);
-                }
+                run(base + u64::from(found.start), found.addr, found.blocks);
             });
         }
     }
@@ -462,11 +461,11 @@ impl Extents<'_> {
         }
     }
 
+    /// Shows the hole between the last run and `end`, if there is one.
     fn hole(&mut self, end: u64) {
         if self.at < end {
             let (lba, blocks) = (Lba(self.at), end - self.at);
             (self.visit)(MapExtent { lba, blocks, kind: ExtentKind::Hole });
-            self.at = end;
         }
     }
 
