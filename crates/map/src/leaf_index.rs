@@ -219,3 +219,6 @@ impl Record {
         (found != 0).then(|| first + found.trailing_zeros())
     }
 }
+
+#[cfg(test)]
+mod tests;
