@@ -201,3 +201,49 @@ fn an_emptied_directory_takes_no_more_memory_than_a_new_one() {
     }
     assert_eq!(directory.memory_bytes(), new);
 }
+
+#[test]
+fn a_search_goes_on_in_the_next_page() {
+    let mut world = World::default();
+    let numbers = (0..60).chain(64..128).chain(192..250).chain(512 * 64..512 * 64 + 64);
+    numbers.for_each(|number| world.set(number, Some(u64::from(number))));
+    assert!(world.seen == (false, false) && world.directory.pages.leaf(64).is_some());
+    for from in [0, 59, 60, 61, 63, 64, 127, 128, 191, 192, 249, 250, 255, 256, 512 * 64, 512 * 65]
+    {
+        let right = world.model.range(from..).next().map(|(number, _)| *number);
+        assert_eq!(world.directory.first_from(from), right, "from {from}");
+    }
+    world.check();
+}
+
+// Whichever leaves there are, and in whichever order they came, each takes little memory.
+#[test]
+fn a_leaf_takes_at_most_36_bytes_wherever_it_lies() {
+    const LEAVES: u32 = 1200;
+    /// Of the last list, and of the trees' first nodes.
+    const FIXED: u64 = 3000;
+    let orders: [fn(u32) -> u32; 3] =
+        [|index| index, |index| LEAVES - 1 - index, |index| index * 773 % LEAVES];
+    // Single leaves, parts of pages, whole pages in chapters of their own.
+    let places: [fn(u32) -> u32; 4] = [
+        |index| index * 97,
+        |index| index / 50 * 64 + index % 50,
+        |index| index / 64 * 64 * 512 + index % 64,
+        |index| index * 100_003,
+    ];
+    for (order, place) in orders.iter().flat_map(|o| places.iter().map(move |p| (o, p))) {
+        let mut directory = Directory::default();
+        let bounded = |directory: &Directory, leaves: u32| {
+            let (bytes, most) = (directory.memory_bytes(), 36 * u64::from(leaves) + FIXED);
+            assert!(bytes <= most, "{bytes} bytes for {leaves} leaves");
+        };
+        for index in 0..LEAVES {
+            directory.change(place(order(index)), |slot| *slot = leaf(1));
+            bounded(&directory, index + 1);
+        }
+        for index in 0..LEAVES {
+            directory.change(place(order(index)), |slot| *slot = Leaf::Empty);
+            bounded(&directory, LEAVES - 1 - index);
+        }
+    }
+}
