@@ -1,5 +1,6 @@
 //! Clones: promotion beside snapshots that have few entries, and what a rollback counts as shared.
 
+use forebay_format::map_record::HOLE_SEGMENT;
 use forebay_map::Map;
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
@@ -89,4 +90,60 @@ fn a_hole_that_comes_back_in_a_rollback_is_shared_with_no_snapshot() {
     while map.roll_back(CLONE, &mut |_, _| {}, &mut |_| {}).is_some() {}
     assert_eq!((found(&map, CLONE, 5), found(&map, CLONE, 6)), (None, Some(300)));
     assert_eq!(map.shared_blocks(CLONE), 1);
+}
+
+/// What versions get: version, block, blocks, address.
+type Got = (VolumeId, u64, u32, Option<u64>);
+
+fn promoted(map: &mut Map) -> Vec<Got> {
+    let mut got = Vec::new();
+    let mut promotion = map.begin_promotion(CLONE).expect("it is a clone");
+    let note = &mut |kept: forebay_map::Kept<'_>| {
+        let has_sums = kept.addr.is_some_and(|addr| addr.raw() < 1 << 39);
+        assert_eq!(kept.sums.len() as u32, if has_sums { kept.blocks } else { 0 });
+        got.push((kept.volume, kept.lba.0, kept.blocks, kept.addr.map(BlockAddr::raw)));
+    };
+    while map.promote_leaf(&mut promotion, note) {}
+    map.finish_promotion(promotion);
+    map.set_versions(PARENT, &[], Some(ORIGIN));
+    map.set_versions(CLONE, &[(ORIGIN, false)], None);
+    got.sort_unstable_by_key(|(version, lba, ..)| (*version, *lba));
+    got
+}
+
+#[test]
+fn promotion_reports_each_run_once_and_leaves_no_entry_for_a_hole() {
+    for base in [0, 512, 5120] {
+        let hole = Some(BlockAddr::new(HOLE_SEGMENT, base as u32 + 20).raw());
+        let mut map = Map::new();
+        map.create_volume(PARENT).unwrap();
+        // Blocks 2 and 3, and 4 to 11, which follow each other; 14 and 15 are written later.
+        for (lba, addr) in (2..4).map(|n| (n, 50 + n)).chain((4..12).map(|n| (n, 100 + n))) {
+            write(&mut map, PARENT, base + lba, addr);
+        }
+        write(&mut map, PARENT, base + 20, 400);
+        map.add_snapshot(PARENT, ORIGIN);
+        map.create_volume(CLONE).unwrap();
+        map.set_versions(CLONE, &[], Some(ORIGIN));
+        for lba in [14, 15] {
+            write(&mut map, PARENT, base + lba, 200 + lba);
+        }
+        map.keep_before_clear(PARENT, Lba(base + 20), 1, &mut |_| {});
+        map.clear(PARENT, Lba(base + 20), 1, &mut |_, _| {}).unwrap();
+        write(&mut map, CLONE, base + 2, 300);
+        write(&mut map, CLONE, base + 3, 301);
+        let expected = [
+            (PARENT, base + 2, 10, None),
+            (PARENT, base + 20, 1, hole),
+            (ORIGIN, base + 2, 2, Some(52)),
+            (ORIGIN, base + 14, 2, None),
+            (ORIGIN, base + 20, 1, None),
+            // Blocks that the clone shares are its own now.
+            (CLONE, base + 4, 8, Some(104)),
+            (CLONE, base + 20, 1, Some(400)),
+        ];
+        assert_eq!(promoted(&mut map), expected, "leaf {}", base / 512);
+        let entries = [PARENT, ORIGIN, CLONE].map(|version| map.entries(version));
+        assert_eq!(entries, [3, 2, 11]);
+    }
 }

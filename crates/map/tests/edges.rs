@@ -1,7 +1,9 @@
 //! Edges of the interface: versions that do not exist, empty ranges, the ends of leaves and
 //! volumes, and exactly which blocks an answer is about.
 
-use forebay_map::{DEDUP_VOLUME, Entry, ExtentKind, LeafId, MAX_VOLUME_BLOCKS, Map, dedup_ref};
+use forebay_map::{
+    DEDUP_VOLUME, Delta, Entry, ExtentKind, LeafId, MAX_VOLUME_BLOCKS, Map, dedup_ref,
+};
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
 const VOLUME: VolumeId = VolumeId(3);
@@ -63,6 +65,7 @@ fn a_version_that_does_not_exist_has_nothing() {
     }
     for volume in [gone, VOLUME] {
         assert_eq!(extents(&map, volume, 5, 0), []);
+        assert_eq!(extents(&map, volume, 5, 1), [(1, None)]);
         assert_eq!(extents(&map, volume, 5, 900), [(900, None)]);
         assert_eq!((map.mapped_blocks(volume), map.placed_blocks(volume)), (0, 0));
         assert_eq!((map.visible_blocks(volume), map.entries(volume)), (0, 0));
@@ -249,4 +252,196 @@ fn the_largest_volume_is_the_one_whose_leaves_take_most() {
     clear(&mut map, volume, (0, 800));
     let (other, _) = map.largest_volume().expect("there are two");
     assert_ne!(volume, other);
+}
+
+// Markers are numbered like the blocks of a segment.
+#[test]
+fn holes_over_the_end_of_a_segment_of_markers_are_kept() {
+    const BORDER: u64 = BlockAddr::MAX_BLOCKS as u64;
+    let mut map = new();
+    write(&mut map, VOLUME, (BORDER - 2000, 1), 1000);
+    map.add_snapshot(VOLUME, FIRST);
+    map.create_volume(CLONE).unwrap();
+    map.set_versions(CLONE, &[], Some(FIRST));
+    map.add_snapshot(CLONE, SECOND);
+    for volume in [VOLUME, CLONE] {
+        write(&mut map, volume, (BORDER - 600, 1200), 4 << 20);
+        let snapshot = if volume == VOLUME { FIRST } else { SECOND };
+        assert_eq!(extents(&map, snapshot, BORDER - 700, 1400), [(1400, None)]);
+        assert_eq!((map.entries(snapshot), map.mapped_blocks(snapshot)), (1200, 0));
+        map.for_each(|_, _, addr, _| assert!(addr.raw() < 5 << 20, "{addr} is no block"));
+    }
+}
+
+#[test]
+fn what_is_a_hole_anyway_takes_no_entry() {
+    let mut map = new();
+    write(&mut map, VOLUME, (5, 1), 1000);
+    map.add_snapshot(VOLUME, FIRST);
+    map.create_volume(CLONE).unwrap();
+    map.set_versions(CLONE, &[], Some(FIRST));
+    // Only block 5 would show what the origin has.
+    clear(&mut map, CLONE, (0, 900));
+    assert_eq!((map.entries(CLONE), map.visible_blocks(CLONE)), (1, 0));
+    // A rollback to holes, and to what the origin has.
+    write(&mut map, VOLUME, (7, 2), 2000);
+    assert_eq!((map.entries(VOLUME), map.entries(FIRST)), (3, 2));
+    map.set_versions(CLONE, &[], Some(FIRST));
+    clear(&mut map, VOLUME, (8, 1));
+    while map.roll_back(VOLUME, &mut |_, _| {}, &mut |_| {}).is_some() {}
+    assert_eq!((map.entries(VOLUME), map.entries(FIRST)), (1, 0));
+    map.add_snapshot(CLONE, SECOND);
+    write(&mut map, CLONE, (5, 4), 3000);
+    assert_eq!((map.entries(CLONE), map.entries(SECOND)), (4, 4));
+    while map.roll_back(CLONE, &mut |_, _| {}, &mut |_| {}).is_some() {}
+    assert_eq!((map.entries(CLONE), map.visible_blocks(CLONE)), (1, 0));
+}
+
+#[test]
+fn two_blocks_of_which_a_snapshot_has_one_are_half_shared() {
+    let mut map = new();
+    write(&mut map, VOLUME, (510, 4), 1000);
+    map.add_snapshot(VOLUME, FIRST);
+    write(&mut map, VOLUME, (511, 2), 2000);
+    let unshared = |lba, blocks| map.unshared_within(VOLUME, Lba(lba), blocks);
+    assert_eq!((unshared(510, 1), unshared(511, 1), unshared(510, 2)), (0, 1, 1));
+    assert_eq!((unshared(511, 2), unshared(512, 2), unshared(513, 2)), (2, 1, 0));
+    assert_eq!((map.shared_blocks(VOLUME), unshared(0, 2000)), (2, 2));
+}
+
+/// How many blocks a version has in all, with an address, and with a place of their own.
+fn counts(map: &Map, version: VolumeId) -> [u64; 3] {
+    [map.entries(version), map.mapped_blocks(version), map.placed_blocks(version)]
+}
+
+#[test]
+fn an_image_of_a_leaf_brings_its_holes_and_references() {
+    let mut map = new();
+    write(&mut map, VOLUME, (0, 100), 1000);
+    map.set_refs(VOLUME, Lba(3), dedup_ref(Lba(70)), 5, &mut |_, _| {});
+    map.set_refs(VOLUME, Lba(0), dedup_ref(Lba(90)), 1, &mut |_, _| {});
+    map.add_snapshot(VOLUME, FIRST);
+    // The snapshot gets holes, references and places.
+    write(&mut map, VOLUME, (99, 8), 5000);
+    write(&mut map, VOLUME, (0, 6), 6000);
+    assert_eq!((counts(&map, FIRST), counts(&map, VOLUME)), ([14, 7, 3], [107, 107, 105]));
+    let image = |map: &Map, volume| map.leaf_image(LeafId { volume, leaf: 0 });
+    let mut loaded = Map::new();
+    for round in 0..2 {
+        for volume in [VOLUME, FIRST] {
+            loaded.load_leaf(&image(&map, volume));
+            assert_eq!(counts(&loaded, volume), counts(&map, volume), "round {round}");
+            assert_eq!(loaded.has_refs(volume), map.has_refs(volume));
+            assert_eq!(image(&loaded, volume), image(&map, volume));
+        }
+    }
+    // An image replaces what was there.
+    let mut other = image(&map, FIRST);
+    other.volume = VOLUME;
+    loaded.load_leaf(&other);
+    assert_eq!(
+        (counts(&loaded, VOLUME), loaded.mapped_within(VOLUME, Lba(0), 9000)),
+        ([14, 7, 3], 7)
+    );
+    (other.runs, other.sums) = (Vec::new(), Vec::new());
+    loaded.load_leaf(&other);
+    assert_eq!((counts(&loaded, VOLUME), loaded.has_refs(VOLUME)), ([0; 3], false));
+    assert_eq!(loaded.leaves_from(LeafId::default()).count(), 1);
+}
+
+#[test]
+fn a_sealed_run_over_the_end_of_a_leaf_goes_on_at_the_next_address() {
+    for blocks in [1, 2, 3, 513, 1500] {
+        let mut map = new();
+        let mut delta = Delta::new();
+        let first = BlockAddr::from_raw(7000);
+        delta.assign_sealed(VOLUME, Lba(510), first, blocks);
+        map.apply(&delta);
+        assert_eq!(extents(&map, VOLUME, 510, blocks.into()), [(blocks.into(), Some(7000))]);
+        assert_eq!(counts(&map, VOLUME), [u64::from(blocks); 3]);
+        assert!(!map.has_refs(VOLUME));
+        map.set_refs(VOLUME, Lba(510), dedup_ref(Lba(9)), blocks, &mut |_, _| {});
+        let mut refs = Vec::new();
+        map.for_each_ref(|lba, blocks| refs.extend((0..blocks).map(|at| lba.0 + u64::from(at))));
+        assert!(refs.into_iter().eq(9..9 + u64::from(blocks)));
+        assert_eq!(counts(&map, VOLUME), [blocks.into(), blocks.into(), 0]);
+    }
+}
+
+#[test]
+fn a_snapshot_keeps_the_sums_that_its_volume_had() {
+    // Every third group of 50 blocks has its sums in the footer.
+    let sum = |lba: u64| (lba / 50 % 3 != 1).then_some(lba * 7);
+    let mut map = new();
+    let mut delta = Delta::new();
+    for lba in 0..1100 {
+        let addr = BlockAddr::from_raw(3000 + lba);
+        match sum(lba) {
+            Some(sum) => delta.assign(VOLUME, Lba(lba), addr, &[sum]),
+            None => delta.assign_sealed(VOLUME, Lba(lba), addr, 1),
+        }
+    }
+    map.apply(&delta);
+    map.add_snapshot(VOLUME, FIRST);
+    let mut kept = Delta::new();
+    map.keep_before_write(VOLUME, Lba(0), 1100, &mut |got| got.note_in(&mut kept));
+    let mut replayed = Map::new();
+    replayed.apply(&kept);
+    replayed.set_versions(VOLUME, &[(FIRST, false)], None);
+    for map in [&map, &replayed] {
+        assert_eq!((counts(map, VOLUME), counts(map, FIRST)), ([0; 3], [1100; 3]));
+        for lba in 0..1100 {
+            let found = map.lookup(FIRST, Lba(lba)).expect("it is mapped");
+            assert_eq!((found.addr.raw(), found.sum), (3000 + lba, sum(lba)), "block {lba}");
+        }
+    }
+}
+
+#[test]
+fn an_extent_has_at_most_65536_blocks() {
+    let mut map = new();
+    let mut delta = Delta::new();
+    delta.assign_sealed(VOLUME, Lba(100), BlockAddr::from_raw(3000), 140_000);
+    map.apply(&delta);
+    let found = [(100, None), (65_436, Some(3000)), (65_536, Some(68_436)), (9028, Some(133_972))];
+    assert_eq!(extents(&map, VOLUME, 0, 140_100), found);
+    assert_eq!(extents(&map, VOLUME, 512, 65_536), [(65_536, Some(3412))]);
+    assert_eq!(extents(&map, VOLUME, 512, 65_537), [(65_536, Some(3412)), (1, Some(68_948))]);
+    assert_eq!(map.mapped_within(VOLUME, Lba(u64::MAX / 2), 5), 0);
+}
+
+#[test]
+fn blocks_that_follow_each_other_are_one_run_whichever_came_first() {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [0, 3, 1, 2], [3, 0, 2, 1]] {
+        let mut map = new();
+        for part in order {
+            write(&mut map, VOLUME, (100 * part + 50, 100), 5000 + 100 * part);
+        }
+        let image = map.leaf_image(LeafId { volume: VOLUME, leaf: 0 });
+        assert_eq!(image.runs.len(), 1, "{order:?}");
+    }
+}
+
+#[test]
+fn leaves_go_on_from_a_cursor_and_runs_of_two_blocks_are_joined() {
+    let mut map = new();
+    map.create_volume(CLONE).unwrap();
+    for volume in [VOLUME, CLONE] {
+        for lba in [0, 1, 512 * 7, 512 * 9] {
+            write(&mut map, volume, (lba, 1), u64::from(volume.0) << 20 | lba);
+        }
+    }
+    let id = |volume, leaf| LeafId { volume, leaf };
+    let all = [0, 7, 9].map(|leaf| id(VOLUME, leaf)).into_iter();
+    let all: Vec<LeafId> = all.chain([0, 7, 9].map(|leaf| id(CLONE, leaf))).collect();
+    let from = |cursor| map.leaves_from(cursor).collect::<Vec<_>>();
+    assert_eq!(from(LeafId::default()), all);
+    assert_eq!(from(id(VOLUME, 1)), all[1..]);
+    assert_eq!(from(id(VOLUME, 9)), all[2..]);
+    assert_eq!(from(id(VOLUME, 10)), all[3..]);
+    assert_eq!(from(id(CLONE, 8)), all[5..]);
+    let mut runs = Vec::new();
+    map.for_each(|volume, lba, addr, blocks| runs.push((volume, lba.0, addr.raw(), blocks)));
+    assert_eq!(runs.len(), 6);
+    assert_eq!((runs[0], runs[3]), ((VOLUME, 0, 3 << 20, 2), (CLONE, 0, 6 << 20, 2)));
 }

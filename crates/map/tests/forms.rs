@@ -85,7 +85,8 @@ enum Change {
 
 /// Applies a change to a map and to its model, and compares what is freed.
 fn change(map: &mut Map, model: &mut Model, what: Change, lba: u64, blocks: u64) {
-    let fresh = at(77, 50_000);
+    // The last blocks of a segment.
+    let fresh = at(77, u64::from(BlockAddr::MAX_BLOCKS) - blocks);
     let old = model.get(&lba).map(|(addr, _)| *addr);
     let to = |i: u64| match what {
         Change::Clear => None,

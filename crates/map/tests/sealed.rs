@@ -154,3 +154,15 @@ fn a_run_that_completes_a_leaf_drops_the_sums_of_its_segment() {
     assert_eq!((leaf.runs.len(), leaf.sums.len()), (2, 0));
     assert!(!map.seal(LeafId { volume: VOLUME, leaf: 1 }, &mut |_| true));
 }
+
+#[test]
+fn blocks_that_come_without_a_sum_leave_the_sums_of_others() {
+    let mut map = Map::new();
+    map.create_volume(VOLUME).unwrap();
+    let at = |block| BlockAddr::new(SegmentId(1), block);
+    write(&mut map, 0, at(0), 480, false);
+    let mut delta = Delta::default();
+    delta.assign_sealed(VOLUME, Lba(480), at(480), 32);
+    map.apply(&delta);
+    assert_eq!(sealed(&map), [(480, 512)]);
+}
