@@ -193,7 +193,7 @@ impl SparseLeaves {
         self.overlapping(&range).map(|(_, list)| list.indices(&range).len()).sum()
     }
 
-    /// Takes the leaves of a range out, in order.
+    /// Takes the leaves of a range out.
     pub(crate) fn take(&mut self, range: Range<u64>) -> Vec<(u32, Leaf)> {
         let mut taken = Vec::with_capacity(self.count(range.clone()));
         loop {
@@ -204,7 +204,6 @@ impl SparseLeaves {
             let leaves = self.remove_of(key, indices);
             taken.extend(numbers.into_iter().zip(leaves));
         }
-        taken.sort_unstable_by_key(|(number, _)| *number);
         taken
     }
 

@@ -247,3 +247,17 @@ fn a_leaf_takes_at_most_36_bytes_wherever_it_lies() {
         }
     }
 }
+
+#[test]
+fn a_leaf_may_come_anywhere_into_a_full_list() {
+    for at in 0..=128 {
+        let mut world = World::default();
+        // As many as a list has before it is divided, with gaps between them.
+        (0..128).for_each(|index| world.set(100 + 200 * index, Some(u64::from(index))));
+        world.set(200 * at, Some(1000));
+        let expected = world.model.iter().map(|(number, mark)| (*number, *mark));
+        let all = world.directory.iter_from(0).map(|(number, leaf)| (number, mark(leaf)));
+        assert!(all.eq(expected), "before leaf {at}");
+        assert_eq!(world.directory.get(200 * at).map(mark), Some(1000));
+    }
+}
