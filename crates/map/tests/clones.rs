@@ -147,3 +147,48 @@ fn promotion_reports_each_run_once_and_leaves_no_entry_for_a_hole() {
         assert_eq!(entries, [3, 2, 11]);
     }
 }
+
+#[test]
+fn promotion_takes_along_blocks_that_each_of_several_snapshots_has() {
+    const COUNT: u64 = 6;
+    let mut map = Map::new();
+    map.create_volume(PARENT).unwrap();
+    (0..COUNT).for_each(|block| write(&mut map, PARENT, block * 3, 100 + block));
+    map.add_snapshot(PARENT, ORIGIN);
+    map.create_volume(CLONE).unwrap();
+    map.set_versions(CLONE, &[], Some(ORIGIN));
+    let snapshots: Vec<VolumeId> = (0..COUNT as u32).map(|n| VolumeId(10 + n)).collect();
+    for (block, snapshot) in snapshots.iter().enumerate() {
+        map.add_snapshot(PARENT, *snapshot);
+        write(&mut map, PARENT, block as u64 * 3, 200 + block as u64);
+    }
+    promoted(&mut map);
+    let mine: Vec<(VolumeId, bool)> = snapshots.iter().map(|id| (*id, false)).collect();
+    map.set_versions(PARENT, &mine, Some(ORIGIN));
+    for block in 0..COUNT {
+        for version in [CLONE, ORIGIN] {
+            assert_eq!(found(&map, version, block * 3), Some(100 + block), "{block} of {version}");
+        }
+        for (number, snapshot) in snapshots.iter().enumerate() {
+            let right = if number as u64 <= block { 100 } else { 200 };
+            assert_eq!(found(&map, *snapshot, block * 3), Some(right + block), "{snapshot}");
+        }
+    }
+}
+
+// Their footers may not be on media yet.
+#[test]
+fn promotion_keeps_the_sums_of_whole_leaves() {
+    let sums: Vec<u64> = (0..1500).map(|block| block * 7).collect();
+    let mut map = Map::new();
+    map.create_volume(PARENT).unwrap();
+    map.set_run(PARENT, Lba(0), BlockAddr::from_raw(0), &sums, false, &mut |_, _| {}).unwrap();
+    map.add_snapshot(PARENT, ORIGIN);
+    map.create_volume(CLONE).unwrap();
+    map.set_versions(CLONE, &[], Some(ORIGIN));
+    promoted(&mut map);
+    for version in [PARENT, ORIGIN, CLONE] {
+        let sum = |lba: u64| map.lookup(version, Lba(lba)).and_then(|found| found.sum);
+        assert!((0..1500).map(sum).eq(sums.iter().map(|sum| Some(*sum))), "sums of {version}");
+    }
+}

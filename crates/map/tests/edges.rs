@@ -445,3 +445,22 @@ fn leaves_go_on_from_a_cursor_and_runs_of_two_blocks_are_joined() {
     assert_eq!(runs.len(), 6);
     assert_eq!((runs[0], runs[3]), ((VOLUME, 0, 3 << 20, 2), (CLONE, 0, 6 << 20, 2)));
 }
+
+#[test]
+fn blocks_that_only_a_snapshot_has_are_those_that_older_ones_have_otherwise() {
+    let mut map = new();
+    write(&mut map, VOLUME, (5, 4), 1000);
+    map.add_snapshot(VOLUME, FIRST);
+    write(&mut map, VOLUME, (5, 2), 2000);
+    map.add_snapshot(VOLUME, SECOND);
+    write(&mut map, VOLUME, (6, 3), 3000);
+    // The older snapshot has blocks 5 and 6 of its own, and takes 7 and 8 from the newer one.
+    assert_eq!(map.unique_blocks(FIRST, Lba(0)), Some((2, Lba(512))));
+    assert_eq!(map.unique_blocks(SECOND, Lba(0)), Some((1, Lba(512))));
+    assert_eq!(counts(&map, SECOND), [3, 3, 3]);
+    // A snapshot that loses a block keeps others of the leaf.
+    map.clear(SECOND, Lba(6), 1, &mut |_, _| {}).unwrap();
+    let held = [5, 7, 8].map(|lba| map.lookup(SECOND, Lba(lba)).map(|found| found.addr.raw()));
+    assert_eq!(held, [Some(2000), Some(1002), Some(1003)]);
+    assert_eq!(extents(&map, FIRST, 5, 4), [(2, Some(1000)), (2, Some(1002))]);
+}

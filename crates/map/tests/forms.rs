@@ -165,6 +165,17 @@ fn check(map: &Map, model: &Model) {
         let count = model.range(lba..lba + blocks).count() as u64;
         assert_eq!(map.mapped_within(VOLUME, Lba(lba), blocks), count);
     }
+    let mut last = (0, at(0, 0), false);
+    map.for_each(|_, lba, addr, blocks| {
+        let is_sealed = model[&lba.0].1.is_none();
+        let goes_on = lba.0 % 512 != 0 && last == (lba.0, addr, is_sealed);
+        assert!(!goes_on, "two runs at block {lba} that should be one");
+        last = (
+            lba.0 + u64::from(blocks),
+            BlockAddr::from_raw(addr.raw() + u64::from(blocks)),
+            is_sealed,
+        );
+    });
     let leaf = LeafId { volume: VOLUME, leaf: LEAF as u32 };
     let mut loaded = Map::new();
     loaded.load_leaf(&map.leaf_image(leaf));

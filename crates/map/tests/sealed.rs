@@ -68,13 +68,16 @@ fn the_leaf_after_the_last_of_a_volume_is_the_first_of_the_next() {
 
 /// Writes a run of the volume.
 fn write(map: &mut Map, lba: u64, addr: BlockAddr, blocks: usize, is_on_media: bool) {
-    let sums = vec![9; blocks];
+    let sums: Vec<u64> = (0..blocks as u64).map(|block| (lba + block) * 7).collect();
     map.set_run(VOLUME, Lba(lba), addr, &sums, is_on_media, &mut |_, _| {}).unwrap();
 }
 
-/// The blocks of the first leaf without a sum, as ranges.
+/// The blocks of the first leaf without a sum, as ranges. Others have the sums that were written.
 fn sealed(map: &Map) -> Vec<(u64, u64)> {
     let mut found: Vec<(u64, u64)> = Vec::new();
+    for (lba, sum) in (0..512).filter_map(|lba| Some((lba, map.lookup(VOLUME, Lba(lba))?.sum?))) {
+        assert_eq!(sum, lba * 7, "the sum of block {lba}");
+    }
     for lba in (0..512).filter(|lba| map.lookup(VOLUME, Lba(*lba)).is_some_and(|f| f.sum.is_none()))
     {
         match found.last_mut().filter(|(_, end)| *end == lba) {
@@ -91,7 +94,7 @@ fn runs_of_32_blocks_and_the_two_runs_of_a_full_leaf_are_sealed() {
     let at = |segment: u32, block: u32| BlockAddr::new(SegmentId(segment), block);
     // Runs of a leaf as (first block, blocks, segment), and what is sealed of the even segments.
     type Case = (&'static [(u64, usize, u32)], &'static [(u64, u64)]);
-    let cases: [Case; 8] = [
+    let cases: [Case; 9] = [
         (&[(0, 31, 2)], &[]),
         (&[(0, 32, 2)], &[(0, 32)]),
         (&[(0, 32, 1), (32, 32, 2), (64, 31, 4), (100, 300, 6)], &[(32, 64), (100, 400)]),
@@ -100,6 +103,7 @@ fn runs_of_32_blocks_and_the_two_runs_of_a_full_leaf_are_sealed() {
         (&[(0, 10, 2), (10, 492, 4), (502, 10, 6)], &[(10, 502)]),
         (&[(0, 10, 2), (10, 501, 4)], &[(10, 511)]),
         (&[(0, 10, 1), (10, 502, 3)], &[]),
+        (&[(0, 40, 2), (50, 9, 3), (60, 40, 4), (200, 31, 6), (300, 50, 5)], &[(0, 40), (60, 100)]),
     ];
     for (runs, expected) in cases {
         let mut map = Map::new();
@@ -153,6 +157,21 @@ fn a_run_that_completes_a_leaf_drops_the_sums_of_its_segment() {
     let leaf = map.leaf_image(LeafId { volume: VOLUME, leaf: 0 });
     assert_eq!((leaf.runs.len(), leaf.sums.len()), (2, 0));
     assert!(!map.seal(LeafId { volume: VOLUME, leaf: 1 }, &mut |_| true));
+}
+
+#[test]
+fn a_full_leaf_of_two_runs_is_sealed_although_a_part_is_sealed_already() {
+    let mut map = Map::new();
+    map.create_volume(VOLUME).unwrap();
+    let at = |segment: u32, block: u32| BlockAddr::new(SegmentId(segment), block);
+    let mut delta = Delta::default();
+    delta.assign_sealed(VOLUME, Lba(0), at(2, 0), 300);
+    map.apply(&delta);
+    write(&mut map, 300, at(2, 300), 10, false);
+    write(&mut map, 310, at(4, 0), 202, false);
+    assert_eq!(sealed(&map), [(0, 300)]);
+    assert!(map.seal(LeafId { volume: VOLUME, leaf: 0 }, &mut |_| true));
+    assert_eq!(sealed(&map), [(0, 512)]);
 }
 
 #[test]

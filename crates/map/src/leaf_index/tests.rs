@@ -152,3 +152,37 @@ fn a_wide_set_has_the_blocks_of_its_last_group() {
         assert_eq!(world.index.memory_bytes(), 0);
     }
 }
+
+#[test]
+fn each_group_of_512_has_a_wide_set_of_its_own() {
+    let mut world = World::default();
+    // Of two groups of 64 each, and one of a single group, which has another block.
+    for first in [0, 512, 4096, 4608] {
+        world.add(1, first + 3, 1..2);
+        world.add(1, first + 70, 1..2);
+    }
+    for single in [64 * 17, 64 * 40, 64 * 100, 64 * 130] {
+        world.add(1, single, 9..10);
+        world.check(1, 0..u32::MAX, 9..10);
+        world.check(1, single..single + 1, 9..10);
+        world.remove(1, single);
+    }
+    for number in [70, 512 + 70, 4096 + 70] {
+        world.add(1, number, 9..10);
+        world.check(1, 0..u32::MAX, 9..10);
+        world.check(1, 300..u32::MAX, 9..10);
+        world.check(1, number..u32::MAX, 9..10);
+        world.remove(1, number);
+    }
+}
+
+#[test]
+fn the_memory_of_wide_sets_counts() {
+    let mut world = World::default();
+    for leaf in 0..100 {
+        world.add(leaf, 0, 5..6);
+        world.add(leaf, 64, 6..7);
+    }
+    let (records, wide) = (used_btree_bytes(200, 24), used_btree_bytes(100, 16));
+    assert_eq!(world.index.memory_bytes(), records + wide + 100 * 80);
+}

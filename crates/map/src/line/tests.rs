@@ -135,4 +135,11 @@ fn a_line_that_is_linked_with_another_origin_takes_from_that() {
             assert_eq!(map.shared_blocks(VOLUME), 0);
         }
     }
+    // What the snapshot has instead of the volume's block is that it takes it from the origin.
+    map.set_versions(VOLUME, &[(snapshot, false)], Some(origin));
+    map.keep_before_write(VOLUME, Lba(8), 1, &mut |_| {});
+    map.set_run(VOLUME, Lba(8), BlockAddr::from_raw(99), &[9], false, &mut |_, _| {}).unwrap();
+    assert_eq!((found(&map, VOLUME), found(&map, snapshot)), (Some(99), Some(1 << 20)));
+    map.set_versions(VOLUME, &[(snapshot, false)], None);
+    assert_eq!((found(&map, VOLUME), found(&map, snapshot)), (Some(99), None));
 }
