@@ -26,12 +26,18 @@ impl Account {
         match (stream.peer_uid(), stream.peer_ip()) {
             (Some(uid), _) if uid == 0 || uid == effective_uid() => Self::Owner,
             (Some(uid), _) => Self::User(uid),
-            (None, Some(IpAddr::V6(address))) => {
+            (None, Some(address)) => Self::of_host(address),
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    fn of_host(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V6(address) => {
                 let network = u128::from(address) & !u128::from(u64::MAX);
                 Self::Host(IpAddr::V6(network.into()))
             }
-            (None, Some(address)) => Self::Host(address),
-            (None, None) => Self::Unknown,
+            IpAddr::V4(_) => Self::Host(address),
         }
     }
 }
@@ -45,5 +51,19 @@ impl fmt::Display for Account {
             Self::Host(address) => write!(f, "{address}"),
             Self::Unknown => f.write_str("an unknown client"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_an_ipv6_network_of_64_bits_are_one_account() {
+        let of = |address: &str| Account::of_host(address.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("2001:db8::7").to_string(), "2001:db8::/64");
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 }
