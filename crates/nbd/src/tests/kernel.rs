@@ -122,6 +122,18 @@ fn server_that_ends_leaves_requests_of_the_kernel_without_an_answer() {
     }
 }
 
+// It would outlive the volumes.
+#[test]
+fn server_that_ends_takes_no_connection_of_the_kernel() {
+    Runtime::simulated(7).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = Server::new(Rc::new(OneDevice(device)), Limits::default());
+        assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
+        let (_here, there) = net::pair();
+        assert!(!server.adopt_for_kernel(there));
+    });
+}
+
 #[test]
 fn failure_of_a_server_that_ends_is_no_answer_either() {
     Runtime::simulated(3).block_on(async {
