@@ -177,6 +177,24 @@ fn clients_of_a_device_that_hangs_are_not_evicted() {
     });
 }
 
+// Its own replies are what it has to take first.
+#[test]
+fn a_client_that_takes_no_replies_has_no_other_one_evicted() {
+    Runtime::simulated(28).block_on(async {
+        let limits = Limits { total_bytes_max: 4 * MIB, connection_bytes_max: 4 * MIB, ..limits() };
+        let server = server_of(CachedDevice::new(2 << 20), limits);
+        let account = Account::User(1000);
+        rt::spawn(be_greedy(server.clone(), account.clone(), Greed::Upload));
+        let stuck = raw(&server, account).await.unwrap();
+        stuck.send_all(request(command::READ, MIB / 4).repeat(2)).await.0.unwrap();
+        rt::sleep(Nanos::from_secs(1)).await;
+        stuck.send_all(request(command::WRITE, MIB)).await.0.unwrap();
+        rt::sleep(Nanos::from_secs(30)).await;
+        assert!(server.bytes_in_flight() < 2 * MIB, "the last request waits");
+        assert_eq!(server.counts().evicted, 0);
+    });
+}
+
 #[test]
 fn idle_connections_of_one_account_leave_room_for_others() {
     Runtime::simulated(24).block_on(async {
