@@ -1,9 +1,12 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{Device, ErrorKind, MemoryDevice, Operation};
+use forebay_device::{
+    Device, ErrorKind, MemoryDevice, Operation, ReservationChange, ReservationKey,
+};
 use forebay_format::label::Heartbeat;
 use forebay_rt::{self as rt, Runtime};
+use forebay_sim::SharedDisk;
 use forebay_testkit::{Answer, Command, Decision, Probe, Script};
 use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
@@ -288,5 +291,27 @@ fn claim_whose_reads_took_longer_than_a_heartbeat_counts_permits_no_write() {
         let claim = Claim::new(&devices, known, &monitor, mine, false).await;
         // Another owner may have come since the first read was issued.
         assert!(claim.is_ok() && !monitor.fence().is_valid());
+    });
+}
+
+// The next owner would be refused for it.
+#[test]
+fn claim_that_does_not_get_every_device_leaves_none_reserved() {
+    Runtime::simulated(1).block_on(async {
+        let disks =
+            ["a", "b"].map(|name| SharedDisk::new(Rc::new(MemoryDevice::new(name, 1 << 20))));
+        let (stranger, key) = (disks[1].initiator(2), ReservationKey(77));
+        for change in [ReservationChange::Register { key }, ReservationChange::Reserve { key }] {
+            stranger.change_reservations(change).await.expect("free");
+        }
+        let mut devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        for (device, disk) in devices.iter_mut().zip(&disks) {
+            device.device = disk.initiator(1);
+        }
+        let refused = MultihostError::Reserved { device: "b".to_owned(), holder: key };
+        assert_eq!(claim(&devices).await.err(), Some(refused));
+        for (disk, holder) in disks.iter().zip([None, Some(key)]) {
+            assert_eq!(disk.initiator(3).reservations().await.expect("readable").holder, holder);
+        }
     });
 }
