@@ -1,5 +1,10 @@
 //! Guests that break their rings, and what a record of requests in flight keeps.
 
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, DeviceFuture, Layer, MemoryDevice};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -183,4 +188,40 @@ fn pieces_of_memory_come_and_go() {
         slots.add(piece(number), file()).unwrap();
     }
     assert!(slots.add(piece(99), file()).is_err(), "more than it may have");
+}
+
+/// A device whose flush takes a second.
+struct SlowFlush(MemoryDevice);
+
+impl Layer for SlowFlush {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            rt::sleep(Nanos::from_secs(1)).await;
+            self.0.flush().await
+        })
+    }
+}
+
+// The next run of the server would promise the guest what is not durable.
+#[test]
+fn what_is_written_during_a_flush_waits_for_the_next_one() {
+    Runtime::simulated(1).block_on(async {
+        let mut shared = shared();
+        let slow = Rc::new(SlowFlush(MemoryDevice::new("slow", 1 << 20)));
+        Rc::get_mut(&mut shared).unwrap().target.device = slow;
+        shared.target.cached_writes.set(1);
+        let flushing = rt::spawn({
+            let shared = shared.clone();
+            async move { shared.target.flush().await }
+        });
+        rt::sleep(Nanos::from_millis(500)).await;
+        shared.target.cached_writes.set(2);
+        flushing.await.unwrap();
+        assert!(shared.target.is_unflushed());
+        shared.target.flush().await.unwrap();
+        assert!(!shared.target.is_unflushed());
+    });
 }
