@@ -74,3 +74,16 @@ impl ReceivedGuids {
         Self(text.split(',').filter_map(entry).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The next stream goes on from the newest one.
+    #[test]
+    fn identities_of_the_newest_snapshots_are_kept() {
+        let all = (1..=MAX_RECEIVED as u32 + 5).map(|id| (VolumeId(id), u64::from(id) << 40));
+        let kept = ReceivedGuids::parse(&ReceivedGuids(all.clone().collect()).to_text());
+        assert_eq!(kept.0, all.skip(5).collect());
+    }
+}
