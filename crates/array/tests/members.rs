@@ -91,3 +91,22 @@ fn nothing_is_repaired_on_a_member_that_is_only_read() {
         assert_eq!(rig.devices[0].writes.get(), written);
     });
 }
+
+// A resilver of it would begin again and again.
+#[test]
+fn nothing_is_to_be_rebuilt_on_a_member_that_is_only_read() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Mirror, 2);
+        rig.devices[1].fail_writes.set(true);
+        rig.fill(segment(1), 1).await;
+        rig.array.flush().await.expect("one is enough");
+        rig.devices[1].heal();
+        rig.array.online(DeviceId(1), None).expect("it has its device");
+        // The other one alone has the first segment, so this one stays.
+        rig.devices[0].fail_writes.set(true);
+        rig.fill(segment(2), 1).await;
+        assert_eq!(rig.array.status()[0].state, MemberState::Degraded);
+        assert_eq!(rig.array.status()[0].stale_segments, 1);
+        assert_eq!(rig.array.stale_segments(), [segment(1)]);
+    });
+}
