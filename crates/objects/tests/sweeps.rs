@@ -160,6 +160,28 @@ fn entries_are_there_as_long_as_a_checkpoint_before_them() {
     });
 }
 
+/// A machine that goes on after its own last entry meets the first one of another there.
+#[test]
+fn the_first_entry_of_an_owner_is_there_for_ever() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let mut firsts = Vec::new();
+        let mut victim = None;
+        for (host, key) in [(1, 11), (2, 22), (3, 33)] {
+            let device = open(&bucket, host).await;
+            firsts.push(places(&bucket, "chain/").last().map_or(1, |last| last + 1));
+            take(&device, key, victim.replace(key)).await;
+            for beat in 0..300 {
+                device.write(786_432, fill(4096, beat), true).await.unwrap();
+            }
+            rt::sleep(Nanos::from_secs(10)).await;
+        }
+        let left = places(&bucket, "chain/");
+        assert!(left.len() < 600, "entries that checkpoints cover are deleted");
+        assert!(firsts.iter().all(|first| left.contains(first)), "{firsts:?} of {left:?}");
+    });
+}
+
 /// A flush whose caller has gone may have taken changes with it. The next flush answers for all of
 /// them. A change of reservations whose caller has gone may have the place of the next entry.
 #[test]
