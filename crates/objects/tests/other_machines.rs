@@ -101,6 +101,23 @@ fn a_flush_counts_also_where_covered_entries_were_deleted() {
     });
 }
 
+/// What was read of the device before is not what it has then.
+#[test]
+fn a_late_request_of_an_earlier_process_refuses_the_first_of_the_next_one() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let earlier = open(&bucket, 1).await;
+        take(&earlier, 11, None).await;
+        let next = open(&bucket, 1).await;
+        earlier.write(HEARTBEAT, fill(4096, 1), true).await.unwrap();
+        let refused = next.write(HEARTBEAT, fill(4096, 2), true).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Overtaken);
+        let again = open(&bucket, 1).await;
+        expect(&again, HEARTBEAT, &fill(4096, 1)).await;
+        again.write(HEARTBEAT, fill(4096, 3), true).await.unwrap();
+    });
+}
+
 /// A victim that is not registered is no victim, and what a machine does not hold it does not give
 /// to another.
 #[test]
