@@ -97,4 +97,19 @@ mod tests {
             assert!(seconds(&limit, 1000, 1 << 30).await == 0.0);
         });
     }
+
+    #[test]
+    fn a_limit_that_is_raised_holds_for_requests_that_wait() {
+        rt::Runtime::simulated(3).block_on(async {
+            let limit = Rc::new(RateLimit::new(Some(1)));
+            let waiting = rt::spawn({
+                let limit = limit.clone();
+                async move { seconds(&limit, 100, 1).await }
+            });
+            rt::sleep(Nanos::from_secs(5)).await;
+            limit.set(Some(50));
+            let took = waiting.await;
+            assert!((6.5..7.1).contains(&took), "{took}");
+        });
+    }
 }
