@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBytes, Layer, MemoryDevice,
-    ObjectStats, Operation,
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, FailingRequest, IoBytes, Layer,
+    MemoryDevice, ObjectStats, Operation, StoreRequest,
 };
 use forebay_format::label::LABEL_BYTES;
 use forebay_rt::{self as rt, Runtime};
@@ -173,6 +173,34 @@ fn a_store_is_called_silent_once_and_only_while_it_is() {
         let texts: Vec<String> = events.map(|event| event.to_string()).collect();
         assert!(texts[0].contains("store of b does not answer: connection refused"), "{texts:?}");
         assert!(texts.len() >= 2 && texts.iter().all(|text| text.contains("store of b")));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_request_that_fails_alone_is_told_of_each_time_that_it_begins_to() {
+    Runtime::simulated(6).block_on(async {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let pool = pool_in(stores.clone()).await;
+        let failing = FailingRequest {
+            request: StoreRequest::Put,
+            object: "data/1".to_owned(),
+            failing_for: Nanos::from_secs(20),
+            attempts: 5,
+            error: "access denied".to_owned(),
+        };
+        let told = || {
+            let is_it = |event: &&PoolEvent| matches!(event, PoolEvent::StoreRequestFails { .. });
+            pool.events().iter().filter(is_it).count()
+        };
+        for times in 1..=2 {
+            stores[1].stats.borrow_mut().failing = vec![failing.clone()];
+            pool.look_at_stores();
+            pool.look_at_stores();
+            assert_eq!(told(), times);
+            stores[1].stats.borrow_mut().failing.clear();
+            pool.look_at_stores();
+        }
         pool.export().await.unwrap();
     });
 }
