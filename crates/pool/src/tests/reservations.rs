@@ -295,6 +295,29 @@ fn device_that_another_machine_has_reserved_joins_only_with_force() {
     });
 }
 
+// A write to it would be refused, and the pool would take that for its own loss.
+#[test]
+fn device_that_another_machine_has_taken_meanwhile_is_not_brought_online() {
+    let cabinet = Cabinet::new(true);
+    let (opener, rival) = (cabinet.host(1), cabinet.disks["b"].initiator(2));
+    Runtime::simulated(1).block_on(async move {
+        let (pool, v) = create(opener).await;
+        pool.offline("b").await.unwrap();
+        let key = ReservationKey(77);
+        let take = match rival.reservations().await.unwrap().holder {
+            None => ReservationChange::Reserve { key },
+            Some(victim) => ReservationChange::Preempt { key, victim, abort: false },
+        };
+        for change in [ReservationChange::Register { key }, take] {
+            rival.change_reservations(change).await.unwrap();
+        }
+        let refused = CandidateError::Reserved { device: "b".to_owned(), holder: Some(key) };
+        assert_eq!(pool.online("b").await, Err(AdminError::Candidate(refused)));
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        assert_eq!(pool.summary().health, Health::Degraded);
+    });
+}
+
 /// A device that cannot be written.
 struct Unwritable(&'static str);
 
