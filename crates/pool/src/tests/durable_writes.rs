@@ -222,14 +222,14 @@ fn a_large_group_is_committed_before_it_is_old() {
     });
 }
 
-/// Notes whether each log mark is written to be durable.
+/// Notes where each log mark is written, and whether to be durable.
 #[derive(Default)]
-struct LogMarks(RefCell<Vec<bool>>);
+struct LogMarks(RefCell<Vec<(u64, bool)>>);
 
 impl Script for LogMarks {
     fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
         if command.operation == Operation::Write && LOG_MARKS.contains(&command.offset_bytes) {
-            self.0.borrow_mut().push(command.fua);
+            self.0.borrow_mut().push((command.offset_bytes, command.fua));
         }
         Box::pin(std::future::ready(Decision::Run))
     }
@@ -250,7 +250,27 @@ fn log_marks_are_durable_when_they_count() {
             v.write(at << 12, stamp(4096, at), true).await.unwrap();
         }
         let seen = marks.0.take();
-        assert!(seen.len() >= 5 && seen.iter().all(|fua| *fua), "{seen:?}");
+        assert!(seen.len() >= 5 && seen.iter().all(|(_, fua)| *fua), "{seen:?}");
+        pool.export().await.unwrap();
+    });
+}
+
+// A power cut in the middle of one leaves the one before.
+#[test]
+fn log_marks_of_a_device_go_to_its_two_slots_by_turns() {
+    Runtime::simulated(9).block_on(async {
+        let marks = Rc::new(LogMarks::default());
+        let opener = scripted(memory(&["a", "l"], 64 << 20), marks.clone());
+        let spec = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        pool.set("log_witness", "always").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..20 {
+            v.write(at << 12, stamp(4096, at), true).await.unwrap();
+        }
+        let seen = marks.0.take();
+        assert!(seen.len() >= 5 && seen.windows(2).all(|two| two[0].0 != two[1].0), "{seen:?}");
         pool.export().await.unwrap();
     });
 }
