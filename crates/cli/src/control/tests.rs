@@ -181,6 +181,27 @@ fn connections_without_requests_keep_no_other_command_out() {
     });
 }
 
+// What they were sent was read, so they have no request under way.
+#[test]
+fn connections_that_take_no_reply_keep_no_other_command_out() {
+    Runtime::simulated(6).block_on(async {
+        let connections = Rc::new(Connections::default());
+        let handler = Rc::new(Echo::default());
+        let long = framed(&serde_json::to_string(&request(&"x".repeat(1 << 19))).unwrap());
+        let mut stuck = Vec::new();
+        for _ in 0..70 {
+            let (near, far) = pair();
+            let answered = Box::pin(connections.answer(far, handler.clone()));
+            let second = forebay_units::Nanos::from_secs(1);
+            forebay_rt::timeout(second, answered).await.expect("an older one ends");
+            // Those that ended first cannot take it.
+            let _ = near.send_all(long.clone()).await;
+            forebay_rt::sleep(second).await;
+            stuck.push(near);
+        }
+    });
+}
+
 #[test]
 fn messages_are_as_documented() {
     // docs/control.md shows these; a change here is a change of the protocol.
