@@ -94,3 +94,64 @@ async fn present(pool: &KnownPool) -> Vec<String> {
     there.extend(answering(&elsewhere).await);
     there
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_device::{Device, MemoryDevice};
+    use forebay_pool::spec::{GroupSpec, PoolSpec};
+    use forebay_pool::{OpenWith, Opener};
+    use forebay_rt::Runtime;
+    use forebay_testkit::Shelf;
+    use forebay_units::Layout;
+
+    use super::*;
+    use crate::control::{Action, PROTOCOL_VERSION, Request};
+    use crate::state::StateDir;
+
+    /// A folder that goes with the test.
+    struct Folder(PathBuf);
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    // An import with the first of them would leave the others behind.
+    #[test]
+    fn a_pool_is_opened_when_no_more_of_its_devices_have_come_since_the_last_look() {
+        let name = format!("forebay-late-pools-{}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        let state = StateDir::open_at(folder.0.join("state")).unwrap();
+        let files = ["a", "b"].map(|name| folder.0.join(name));
+        Runtime::simulated(1).block_on(async move {
+            let paths = files.each_ref().map(|path| path.to_str().unwrap().to_owned());
+            // What is at the paths is in memory; the folders only say that it is there.
+            let shelf = Shelf::new(
+                paths.iter().map(|path| -> Device { Rc::new(MemoryDevice::new(path, 64 << 20)) }),
+            );
+            let opener = || -> Rc<dyn Opener> {
+                let shelf = shelf.clone();
+                OpenWith::new(1, move |name| shelf.open_alone(name))
+            };
+            let first = PoolSet::new(opener(), state.clone(), None);
+            let group = GroupSpec { layout: Layout::Mirror, devices: paths.to_vec() };
+            let spec = PoolSpec { groups: vec![group], ..PoolSpec::default() };
+            let (pool, typed, action) = ("tank".to_owned(), String::new(), Action::Create { spec });
+            let create = Request { version: PROTOCOL_VERSION, pool, typed, action };
+            first.perform(&create).await.unwrap();
+            first.close().await.unwrap();
+            let pool = state.known_pools().unwrap().remove(0);
+            let set = PoolSet::new(opener(), state, None);
+            let mut late = Late { pool, seen: Vec::new(), tried: Vec::new(), looks: 0 };
+            for file in &files {
+                std::fs::create_dir(file).unwrap();
+                late = look_again(&set, late).await.expect("more may come");
+                assert!(set.pools().is_empty());
+            }
+            assert!(look_again(&set, late).await.is_none());
+            assert_eq!(set.pools().len(), 1);
+            set.close().await.unwrap();
+        });
+    }
+}
