@@ -121,3 +121,6 @@ impl StateWriter {
         self.is_running.set(false);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,12 +169,31 @@ fn client_that_returns_during_destroy_does_not_hold_new_volume() {
         ask(&set, create_volume()).await.unwrap();
         let destroy =
             Action::VolumeDestroy { volume: "v".to_owned(), force: true, recursive: false };
+        // The destruction is checked after the first and waits for the second, when the client is
+        // cut off already.
+        let others = [("w", 0), ("x", 5)].map(|(name, turns)| {
+            let pool = set.pools().remove(0);
+            let (name, properties) = (name.to_owned(), BTreeMap::new());
+            let other = VolumeSpec { name, size_bytes: 1 << 20, sparse: false, properties };
+            rt::spawn(async move {
+                for _ in 0..turns {
+                    rt::yield_now().await;
+                }
+                pool.create_volume(&other).await
+            })
+        });
         let handles = while_a_client_returns(&set, destroy).await;
+        rt::join_all(others).await.into_iter().for_each(Result::unwrap);
         ask(&set, create_volume()).await.unwrap();
         write(&set.open("tank/v", &peer()).ok().unwrap()).await.unwrap();
         for handle in &handles {
             write(handle).await.unwrap_err();
         }
+        // It has no part in the new volume, so nothing has to be forced.
+        let volume = "v".to_owned();
+        let destroy = Action::VolumeDestroy { volume, force: false, recursive: false };
+        ask(&set, destroy).await.unwrap();
+        drop(handles);
         set.close().await.unwrap();
     });
 }
