@@ -17,13 +17,10 @@ use forebay_mutate::results::{Outcome, Results};
 use forebay_mutate::session::Session;
 use forebay_mutate::tree::{Mutants, Tree, write_if_changed};
 
-/// The list of survivors, in the tree: each of them has to be judged.
-const SURVIVORS: &str = "crates/dst/mutants/survivors.txt";
-
 /// Builds all mutants at once, and runs each against the tests and scenarios that reach it.
 ///
-/// What is found is in target/mutation: results.tsv (one line a mutant; a stopped run continues)
-/// and summary.md. The mutants that survive are listed in crates/dst/mutants/survivors.txt.
+/// What is found is in target/mutation: results.tsv (one line a mutant; a stopped run continues),
+/// summary.md, and survivors.txt, the mutants that nothing notices: each has to be judged.
 #[derive(Parser)]
 struct Options {
     /// Stop after this many minutes; the next run continues.
@@ -114,11 +111,7 @@ fn run(options: &Options) -> io::Result<()> {
         let ran = session.run(&mutants, options.jobs)?;
         println!("{ran} mutants ran in {:.0} s", begun.elapsed().as_secs_f64());
     }
-    let survivors = match options.package.is_empty() {
-        true => root.join(SURVIVORS),
-        false => work.join("survivors.txt"),
-    };
-    report(&tree, &results, &survivors, &work)
+    report(&tree, &results, &work)
 }
 
 fn build_patches(root: &Path, target: &Path, folder: &Path) -> io::Result<()> {
@@ -158,7 +151,8 @@ fn selected<'a>(tree: &'a Tree, results: &Results, options: &Options) -> Vec<&'a
 }
 
 /// Prints the summary, and writes it and the list of survivors.
-fn report(tree: &Tree, results: &Results, survivors: &Path, work: &Path) -> io::Result<()> {
+fn report(tree: &Tree, results: &Results, work: &Path) -> io::Result<()> {
+    let survivors = work.join("survivors.txt");
     let summary = results.summary(&tree.mutants, &tree.dropped);
     print!("{summary}");
     std::fs::write(work.join("summary.md"), summary)?;
