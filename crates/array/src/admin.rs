@@ -42,6 +42,14 @@ fn as_ids(geometry: &GroupGeometry, ranges: Vec<Range<u32>>) -> Vec<Range<u32>> 
     ranges.into_iter().map(|range| range.start + first..range.end + first).collect()
 }
 
+/// The state of a member that is not used any more because of `cause`.
+fn state_after(cause: &DeviceError) -> MemberState {
+    match cause.kind {
+        ErrorKind::Gone => MemberState::Removed,
+        _ => MemberState::Faulted,
+    }
+}
+
 impl Array {
     /// All members, by group and column.
     #[must_use]
@@ -135,14 +143,12 @@ impl Array {
     /// Stops using a member whose device is gone or timed out, after any command. Returns whether
     /// the member was in use.
     pub(crate) fn lose_if_gone(&self, member: &Member, cause: &DeviceError) -> bool {
-        let to = match cause.kind {
-            ErrorKind::Gone => MemberState::Removed,
-            ErrorKind::TimedOut { .. } => MemberState::Faulted,
-            _ => return false,
-        };
+        if !matches!(cause.kind, ErrorKind::Gone | ErrorKind::TimedOut { .. }) {
+            return false;
+        }
         let lost = member.is_readable();
         if lost {
-            self.change_state(member, to, Some(cause.clone()));
+            self.change_state(member, state_after(cause), Some(cause.clone()));
         }
         lost
     }
@@ -161,13 +167,14 @@ impl Array {
         }
     }
 
-    /// Stops using a member with too many errors. Fails when the group needs it. One that is not in
-    /// use stays in its state.
-    pub fn fault(&self, id: DeviceId) -> Result<(), ArrayError> {
+    /// Stops using a member because of `cause`, or because it has too many errors. Fails when the
+    /// group needs it. One that is not in use stays in its state.
+    pub fn fault(&self, id: DeviceId, cause: Option<&DeviceError>) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
         if member.is_readable() {
             self.check_without(&group, id)?;
-            self.change_state(&member, MemberState::Faulted, None);
+            let to = cause.map_or(MemberState::Faulted, state_after);
+            self.change_state(&member, to, cause.cloned());
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ fn a_state_that_does_not_change_is_no_event() {
         rig.array.online(DeviceId(0), None).expect("it has its device");
         assert_eq!(changes(&rig), []);
         for _ in 0..2 {
-            rig.array.fault(DeviceId(1)).expect("one is enough");
+            rig.array.fault(DeviceId(1), None).expect("one is enough");
         }
         assert_eq!(changes(&rig), [(1, MemberState::Faulted, false)]);
     });
@@ -163,7 +163,7 @@ fn the_device_of_a_member_is_closed_only_while_it_is_not_in_use() {
         let is_open = || rig.array.device(DeviceId(1)).expect("a member").is_some();
         rig.array.close_unused(DeviceId(1)).expect("a member");
         assert!(is_open());
-        rig.array.fault(DeviceId(1)).expect("one is enough");
+        rig.array.fault(DeviceId(1), None).expect("one is enough");
         assert!(is_open());
         rig.array.close_unused(DeviceId(1)).expect("a member");
         assert!(!is_open());
@@ -244,7 +244,7 @@ fn outdated_segments_of_other_groups_are_passed_over() {
 fn health_tells_groups_that_lack_a_member_from_those_that_are_only_read() {
     simulate(1, async {
         let rig = Rig::new(Layout::Mirror, 2);
-        rig.array.fault(DeviceId(1)).expect("one is enough");
+        rig.array.fault(DeviceId(1), None).expect("one is enough");
         assert_eq!(rig.array.health(), [Health::Degraded], "nothing is outdated");
         rig.fill(segment(0), 1).await;
         rig.array.online(DeviceId(1), None).expect("it has its device");
@@ -268,7 +268,7 @@ fn a_wait_for_events_ends_with_the_next_one() {
         let (waiting, ()) =
             rt::join(rt::timeout(Nanos::from_secs(2), rig.array.events().wait()), async {
                 rt::sleep(Nanos::from_secs(1)).await;
-                rig.array.fault(DeviceId(1)).expect("one is enough");
+                rig.array.fault(DeviceId(1), None).expect("one is enough");
             })
             .await;
         assert!(waiting.is_ok());

@@ -107,7 +107,7 @@ fn a_segment_that_was_reset_fails_no_flush() {
 fn a_faulted_member_is_not_written() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz1, 3);
-        rig.array.fault(DeviceId(1)).expect("two are enough");
+        rig.array.fault(DeviceId(1), None).expect("two are enough");
         let written = rig.write_rows(segment(0), 0, 2, 1).await;
         let column_bytes = 2 * rig.geometry().unit_bytes;
         let one = Written { data_bytes: column_bytes, redundancy_bytes: column_bytes };
@@ -150,7 +150,7 @@ fn a_member_that_fails_lacks_each_segment_that_is_written() {
         let fails = async {
             rt::sleep(Nanos(50_000)).await;
             rig.array.flush().await.expect("healthy");
-            rig.array.fault(DeviceId(1)).expect("one is enough");
+            rig.array.fault(DeviceId(1), None).expect("one is enough");
             assert_eq!(rig.array.status()[1].stale_segments, 1);
         };
         let first = async { rig.write_rows(segment(0), 0, 1, 1).await.expect("healthy") };

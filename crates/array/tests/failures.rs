@@ -66,7 +66,7 @@ fn a_member_that_is_out_of_use_stays_in_its_state_when_it_is_faulted() {
         rig.devices[0].gone.set(true);
         rig.fill(segment(1), 1).await;
         assert_eq!(state(&rig, 0), MemberState::Removed);
-        rig.array.fault(id(0)).expect("it is not in use");
+        rig.array.fault(id(0), None).expect("it is not in use");
         assert_eq!(state(&rig, 0), MemberState::Removed);
     });
 }
@@ -387,7 +387,7 @@ fn write_from_before_a_failure_is_stale_when_it_ends_after_a_rebuild() {
     simulate(4, async {
         let rig = Rig::new(Layout::Raidz1, 3);
         while_a_write_is_slow(&rig, async {
-            rig.array.fault(id(1)).expect("two others hold all");
+            rig.array.fault(id(1), None).expect("two others hold all");
             rig.array.online(id(1), None).expect("it has its device");
             assert_eq!(rig.array.stale_segments(), vec![segment(0)]);
             let good = |_: BlockAddr, _: &[u8]| BlockVerdict::Good;

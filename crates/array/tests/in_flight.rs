@@ -132,7 +132,7 @@ fn events_of_a_bad_device_are_limited_and_changes_of_state_are_kept() {
         rig.fill(segment(0), 1).await;
         rig.devices[0].fail_reads.set(true);
         flood(&rig, 5_000).await;
-        rig.array.fault(id(0)).expect("the other has all");
+        rig.array.fault(id(0), None).expect("the other has all");
         let events = rig.array.events().take();
         let is_read = |event: &&ArrayEvent| matches!(event, ArrayEvent::ReadFailed { .. });
         let reads = events.iter().filter(is_read).count();

@@ -95,8 +95,8 @@ fn each_segment_of_a_large_group_keeps_its_last_source() {
         let slots = members(2, &geometry).into_iter().map(slot).collect();
         let array = Array::new(vec![GroupSpec { geometry, slots }]).expect("sound");
         let lost = ArrayError::WouldLose { device: DeviceId(0), segment: segment(stale) };
-        assert_eq!(array.fault(DeviceId(0)), Err(lost));
-        assert_eq!(array.fault(DeviceId(1)), Ok(()));
+        assert_eq!(array.fault(DeviceId(0), None), Err(lost));
+        assert_eq!(array.fault(DeviceId(1), None), Ok(()));
     }
 }
 

@@ -62,7 +62,7 @@ fn faulted_member_is_a_source_when_no_other_is_right() {
         simulate(1, async move {
             let rig = Rig::new(layout, 2);
             rig.fill(segment(0), 1).await;
-            rig.array.fault(DeviceId(1)).expect("it can be spared");
+            rig.array.fault(DeviceId(1), None).expect("it can be spared");
             let start_bytes = rig.geometry().column_start_bytes(0);
             rig.devices[0].corrupt(start_bytes, BLOCK_BYTES).await;
             let addr = BlockAddr::new(segment(0), 0);

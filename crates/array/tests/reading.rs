@@ -159,7 +159,7 @@ fn what_a_failed_member_holds_is_a_version_of_its_own_column() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz1, 3);
         rig.fill(segment(0), 1).await;
-        rig.array.fault(DeviceId(0)).expect("two are enough");
+        rig.array.fault(DeviceId(0), None).expect("two are enough");
         rig.devices[2].corrupt(rig.geometry().column_start_bytes(0), BLOCK_BYTES).await;
         let mut all = rig.array.alternatives(addr(0)).await.expect("readable");
         assert!(all.any(|data| data[..] == block(addr(0), 1)[..]));

@@ -68,7 +68,7 @@ fn a_member_that_fails_during_a_rebuild_gets_no_more_of_it() {
         without_device_2(&rig, 3).await;
         let mut rebuilding = rig.array.begin_rebuild(segment(0), 3).expect("in range");
         assert_eq!(rig.array.rebuild_more(&mut rebuilding, &judge).await, Ok(true));
-        rig.array.fault(DeviceId(2)).expect("two are enough");
+        rig.array.fault(DeviceId(2), None).expect("two are enough");
         rig.array.rebuild_more(&mut rebuilding, &judge).await.expect("readable");
         assert_eq!(rig.devices[2].writes.get(), 1);
         assert_eq!(rebuilding.end().members, []);

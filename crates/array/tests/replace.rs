@@ -301,7 +301,7 @@ fn removal_that_would_lose_data_is_refused() {
         rig.array.offline(DeviceId(0)).await.expect("one can be spared");
         let refused = rig.array.offline(DeviceId(1)).await;
         assert!(matches!(refused, Err(ArrayError::WouldLose { device: DeviceId(1), .. })));
-        assert!(matches!(rig.array.fault(DeviceId(1)), Err(ArrayError::WouldLose { .. })));
+        assert!(matches!(rig.array.fault(DeviceId(1), None), Err(ArrayError::WouldLose { .. })));
         rig.fill(segment(1), 1).await;
         let back = Some(rig.devices[0].device());
         rig.array.online(DeviceId(0), back).expect("fits");
@@ -320,7 +320,10 @@ fn removal_that_would_lose_data_is_refused() {
         rig.array.count_write_error(DeviceId(1)).unwrap();
         let counted = rig.array.status().iter().find(|s| s.id == DeviceId(1)).unwrap().errors;
         assert_eq!(counted.write, 1);
-        assert_eq!(rig.array.fault(unknown), Err(ArrayError::NoSuchDevice { device: unknown }));
+        assert_eq!(
+            rig.array.fault(unknown, None),
+            Err(ArrayError::NoSuchDevice { device: unknown })
+        );
         let raidz = rig.array.attach(DeviceId(0), unknown, rig.spare("x").device());
         assert!(matches!(raidz, Err(ArrayError::NotMirror { .. })));
         let small = FaultyDevice::new("small", 4096);

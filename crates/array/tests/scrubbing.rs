@@ -186,7 +186,7 @@ fn a_block_that_only_a_faulted_member_has_is_written_to_the_others() {
     simulate(1, async {
         let rig = Rig::new(Layout::Mirror, 2);
         rig.fill(segment(0), 1).await;
-        rig.array.fault(DeviceId(1)).expect("one is enough");
+        rig.array.fault(DeviceId(1), None).expect("one is enough");
         rig.spoil(0, 3);
         let scrubbed = rig.array.scrub_rows(segment(0), 1, 3, &judge).await.expect("readable");
         assert_eq!((scrubbed.damaged, scrubbed.repaired_bytes), (vec![], 6 * BLOCK_BYTES));

@@ -58,7 +58,7 @@ impl Pool {
             return;
         }
         let path = self.device_path(device);
-        match self.store.array.fault(device) {
+        match self.store.array.fault(device, None) {
             Ok(()) => self.health.events.push(PoolEvent::TakenOut { device: path }),
             Err(error) => {
                 diagnosis.suspects.borrow_mut().insert(device);

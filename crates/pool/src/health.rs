@@ -217,7 +217,7 @@ impl Pool {
             let (path, failure) = (self.device_path(device), error.clone());
             let failed = PoolEvent::LogMemberFailed { device: path, error: failure };
             self.health.events.push(failed);
-            if let Err(needed) = self.store.array.fault(device) {
+            if let Err(needed) = self.store.array.fault(device, error.device_error()) {
                 let (error, needed) = (Box::new(error), Box::new(needed));
                 self.stop(SuspendReason::LogDevice { error, needed });
                 return;

@@ -210,7 +210,7 @@ impl Pool {
         if !is_data {
             return self.fail_log_side(id, &error);
         }
-        if let Err(needed) = self.store.array.fault(id) {
+        if let Err(needed) = self.store.array.fault(id, error.device_error()) {
             let event = PoolEvent::StillNeeded { device: self.device_path(id), error: needed };
             self.health.events.push(event);
             return;

@@ -48,6 +48,14 @@ impl LabelError {
     pub(crate) fn is_fence_lost(&self) -> bool {
         matches!(self, Self::Device(error) if matches!(error.kind, ErrorKind::FenceLost(_)))
     }
+
+    /// The device's error, if that is the cause.
+    pub(crate) fn device_error(&self) -> Option<&DeviceError> {
+        match self {
+            Self::Device(error) => Some(error),
+            Self::Format(_) | Self::OtherPool { .. } => None,
+        }
+    }
 }
 
 widens!(LabelError: Format(FormatError), Device(DeviceError));

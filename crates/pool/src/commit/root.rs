@@ -234,7 +234,7 @@ impl Pool {
         }
         // A member that has left the pool meanwhile has no counters.
         let _ = self.store.array.count_write_error(id);
-        if self.store.array.fault(id).is_err() {
+        if self.store.array.fault(id, error.device_error()).is_err() {
             verdict.needed += 1;
         }
         self.sync.config_dirty.set(true);

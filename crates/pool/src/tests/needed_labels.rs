@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_array::MemberState;
 use forebay_device::{ErrorKind, Operation};
 use forebay_format::label::{
     SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS, label_offsets,
@@ -15,7 +16,7 @@ use super::rack::{Rack, memory, scripted};
 use super::{names, spec, stamp, volume};
 use crate::Pool;
 use crate::spec::ImportOptions;
-use crate::status::Health;
+use crate::status::{Health, PoolEvent};
 
 const SIZE: u64 = 64 << 20;
 
@@ -23,6 +24,8 @@ const SIZE: u64 = 64 << 20;
 #[derive(Default)]
 struct NoRoots {
     is_on: Cell<bool>,
+    /// The device is gone.
+    is_gone: bool,
 }
 
 impl Script for NoRoots {
@@ -34,9 +37,10 @@ impl Script for NoRoots {
         let is_root =
             command.operation == Operation::Write && label_offsets(SIZE).into_iter().any(in_ring);
         let fails = self.is_on.get() && command.device == "b" && is_root;
+        let kind = if self.is_gone { ErrorKind::Gone } else { ErrorKind::Os { errno: 5 } };
         Box::pin(async move {
             match fails {
-                true => Decision::Fail(ErrorKind::Os { errno: 5 }),
+                true => Decision::Fail(kind),
                 false => Decision::Run,
             }
         })
@@ -59,6 +63,30 @@ fn a_root_that_a_needed_device_did_not_take_does_not_count() {
             assert_eq!(pool.sync().await.is_err(), is_needed, "{layout:?}");
             let expected = if is_needed { Health::Suspended } else { Health::Degraded };
             assert_eq!(pool.summary().health, expected);
+        });
+    }
+}
+
+// As for one that does not take data.
+#[test]
+fn what_a_device_did_to_a_root_is_told_of() {
+    for (is_gone, state) in [(false, MemberState::Faulted), (true, MemberState::Removed)] {
+        Runtime::simulated(1).block_on(async move {
+            let script = Rc::new(NoRoots { is_gone, ..NoRoots::default() });
+            let opener = scripted(memory(&["a", "b"], SIZE), script.clone());
+            let options = spec(Layout::Mirror, &["a", "b"], &[]);
+            let pool = Pool::create(opener, "tank", &options).await.unwrap();
+            script.is_on.set(true);
+            pool.create_volume(&volume(8 << 20)).await.unwrap();
+            rt::sleep(Nanos::from_secs(1)).await;
+            let told = pool.events().into_iter().find_map(|event| match event {
+                PoolEvent::StateChanged { device, to, cause, .. } => Some((device, to, cause)),
+                _ => None,
+            });
+            let (device, to, cause) = told.expect("it is out of use");
+            assert_eq!((device.as_str(), to), ("b", state));
+            let cause = cause.expect("the write of the root").kind;
+            assert_eq!(matches!(cause, ErrorKind::Gone), is_gone, "{cause:?}");
         });
     }
 }
