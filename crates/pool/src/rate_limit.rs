@@ -80,15 +80,21 @@ mod tests {
         });
     }
 
+    /// A hundred requests at one a second, five seconds after they began.
+    async fn waiting_for_long() -> (Rc<RateLimit>, rt::JoinHandle<f64>) {
+        let limit = Rc::new(RateLimit::new(Some(1)));
+        let waiting = rt::spawn({
+            let limit = limit.clone();
+            async move { seconds(&limit, 100, 1).await }
+        });
+        rt::sleep(Nanos::from_secs(5)).await;
+        (limit, waiting)
+    }
+
     #[test]
     fn a_limit_that_is_lifted_lets_waiting_requests_go() {
         rt::Runtime::simulated(2).block_on(async {
-            let limit = Rc::new(RateLimit::new(Some(1)));
-            let waiting = rt::spawn({
-                let limit = limit.clone();
-                async move { seconds(&limit, 100, 1).await }
-            });
-            rt::sleep(Nanos::from_secs(5)).await;
+            let (limit, waiting) = waiting_for_long().await;
             limit.set(Some(50));
             rt::sleep(Nanos::from_secs(1)).await;
             assert!(!waiting.is_finished());
@@ -101,12 +107,7 @@ mod tests {
     #[test]
     fn a_limit_that_is_raised_holds_for_requests_that_wait() {
         rt::Runtime::simulated(3).block_on(async {
-            let limit = Rc::new(RateLimit::new(Some(1)));
-            let waiting = rt::spawn({
-                let limit = limit.clone();
-                async move { seconds(&limit, 100, 1).await }
-            });
-            rt::sleep(Nanos::from_secs(5)).await;
+            let (limit, waiting) = waiting_for_long().await;
             limit.set(Some(50));
             let took = waiting.await;
             assert!((6.5..7.1).contains(&took), "{took}");

@@ -235,14 +235,12 @@ impl Script for LogMarks {
     }
 }
 
-// What a mark says of the log is relied on as soon as it is written.
-#[test]
-fn log_marks_are_durable_when_they_count() {
-    Runtime::simulated(7).block_on(async {
+/// The marks of a log that durable writes go to.
+fn log_marks(layout: Layout, disks: &'static [&'static str]) -> Vec<(u64, bool)> {
+    Runtime::simulated(7).block_on(async move {
         let marks = Rc::new(LogMarks::default());
         let opener = scripted(memory(&["a", "b", "l"], 64 << 20), marks.clone());
-        let spec = spec(Layout::Mirror, &["a", "b"], &["l"]);
-        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
+        let pool = Pool::create(opener, "tank", &spec(layout, disks, &["l"])).await.unwrap();
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         pool.set("log_witness", "always").await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -250,29 +248,24 @@ fn log_marks_are_durable_when_they_count() {
             v.write(at << 12, stamp(4096, at), true).await.unwrap();
         }
         let seen = marks.0.take();
-        assert!(seen.len() >= 5 && seen.iter().all(|(_, fua)| *fua), "{seen:?}");
+        drop(v);
         pool.export().await.unwrap();
-    });
+        seen
+    })
+}
+
+// What a mark says of the log is relied on as soon as it is written.
+#[test]
+fn log_marks_are_durable_when_they_count() {
+    let seen = log_marks(Layout::Mirror, &["a", "b"]);
+    assert!(seen.len() >= 5 && seen.iter().all(|(_, fua)| *fua), "{seen:?}");
 }
 
 // A power cut in the middle of one leaves the one before.
 #[test]
 fn log_marks_of_a_device_go_to_its_two_slots_by_turns() {
-    Runtime::simulated(9).block_on(async {
-        let marks = Rc::new(LogMarks::default());
-        let opener = scripted(memory(&["a", "l"], 64 << 20), marks.clone());
-        let spec = spec(Layout::Raid0, &["a"], &["l"]);
-        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
-        pool.create_volume(&volume(8 << 20)).await.unwrap();
-        pool.set("log_witness", "always").await.unwrap();
-        let v = pool.open_volume("v").unwrap();
-        for at in 0..20 {
-            v.write(at << 12, stamp(4096, at), true).await.unwrap();
-        }
-        let seen = marks.0.take();
-        assert!(seen.len() >= 5 && seen.windows(2).all(|two| two[0].0 != two[1].0), "{seen:?}");
-        pool.export().await.unwrap();
-    });
+    let seen = log_marks(Layout::Raid0, &["a"]);
+    assert!(seen.len() >= 5 && seen.windows(2).all(|two| two[0].0 != two[1].0), "{seen:?}");
 }
 
 // What was written while the volume needed no log is on no list. It is durable with its group.
