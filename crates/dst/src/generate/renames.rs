@@ -20,7 +20,7 @@ const NAMES: u64 = 4;
 const SNAPSHOT_BOOTS_PER_MILLE: u64 = 300;
 /// Most snapshots that are renamed in a boot.
 const MOST_SNAPSHOT_RENAMES: u64 = 5;
-/// The newest snapshots, of which some are renamed.
+/// Only so many of the newest snapshots get other names.
 const NEWEST: usize = 6;
 
 /// Renames volumes between the jobs of a boot.

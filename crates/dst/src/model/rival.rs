@@ -127,10 +127,12 @@ impl Model {
             let has_other_owner = found.is_some_and(|found| found.owner != snapshot.owner);
             let has_other_tags = found.is_some_and(|found| found.holds != snapshot.holds);
             let has_other_name = found.is_some_and(|found| !snapshot.names.may_be(&found.names));
-            let differs = match () {
-                () if !is_promoting && has_other_owner => Some("moved with a promotion"),
-                () if are_tags_known && has_other_tags => Some("has other tags"),
-                () => has_other_name.then_some("was renamed"),
+            let differs = if !is_promoting && has_other_owner {
+                Some("moved with a promotion")
+            } else if are_tags_known && has_other_tags {
+                Some("has other tags")
+            } else {
+                has_other_name.then_some("was renamed")
             };
             (snapshot.presence, differs)
         });
