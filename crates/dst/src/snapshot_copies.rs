@@ -37,8 +37,8 @@ impl<P: Pool> Administrator<P> {
         // A snapshot of this number that failed may still come to be with the next import.
         let was_asked = model.update_snapshot(new, |s| s.presence != Presence::Gone);
         // What came of a stream that was cut has the name that the snapshot had then.
-        let was_cut = was_asked.is_some();
-        if !is_there || was_asked == Some(true) || was_cut && model.has_other_name(key) {
+        let is_renamed = was_asked == Some(false) && !model.are_called_alike(key, new);
+        if !is_there || was_asked == Some(true) || is_renamed {
             return None;
         }
         if let Err(refusal) = self.read_snapshot(key).await {

@@ -158,10 +158,10 @@ impl Model {
         snapshot_numbered(key.1, names.now)
     }
 
-    /// True unless a snapshot has the name with which it was taken.
+    /// True when two snapshots of one number are called alike, but for their volumes.
     #[must_use]
-    pub fn has_other_name(&self, key: (u32, u32)) -> bool {
-        self.update_snapshot(key, |snapshot| snapshot.names.now != 0) == Some(true)
+    pub fn are_called_alike(&self, a: (u32, u32), b: (u32, u32)) -> bool {
+        self.short_name(a) == self.short_name(b)
     }
 
     /// Notes that what was received of a snapshot `source` is called as that is now.
