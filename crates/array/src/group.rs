@@ -132,6 +132,13 @@ impl Group {
         self.slots.borrow().iter().filter(|slot| slot.iter().any(good)).count()
     }
 
+    /// Segments of which the members that can be written do not hold enough columns.
+    pub(crate) fn indices_not_writable(&self) -> impl Iterator<Item = u32> + '_ {
+        let geometry = self.geometry();
+        let is_held = move |index| self.writable_columns(index) >= geometry.data_columns();
+        (0..geometry.segments).filter(move |index| !is_held(*index))
+    }
+
     /// Columns with a writable member.
     pub(crate) fn writable_slots(&self) -> usize {
         let slots = self.slots.borrow();

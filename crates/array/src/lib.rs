@@ -105,9 +105,26 @@ impl Array {
     }
 
     /// Lets [`Array::check_writable`] accept that segments are on none of the members that can be
-    /// written. An operator has given them up.
+    /// written: an operator has given up what others alone have. Those lack it from now on.
     pub fn give_up_sources(&self) {
         self.gives_up_sources.set(true);
+        for group in self.groups.borrow().iter() {
+            let members = group.members();
+            for index in group.indices_not_writable() {
+                let others = members.iter().filter(|member| !member.is_writable());
+                others.for_each(|member| member.mark_stale(index));
+            }
+        }
+    }
+
+    /// The first segment that is on none of the members that can be written, and on others.
+    #[must_use]
+    pub fn missing_source(&self) -> Option<SegmentId> {
+        self.groups.borrow().iter().find_map(|group| {
+            let geometry = group.geometry();
+            let is_held = |index: &u32| group.missing_columns(*index) <= geometry.parity_columns();
+            group.indices_not_writable().find(is_held).map(|index| geometry.segment_at(index))
+        })
     }
 
     /// Disables repairs, because another owner may have taken the devices.
@@ -154,6 +171,15 @@ impl Array {
             })?;
         }
         Ok(())
+    }
+
+    /// Whether a segment that has rows takes more of them: enough members have those.
+    #[must_use]
+    pub fn can_extend(&self, segment: SegmentId) -> bool {
+        self.group_of(segment).is_ok_and(|group| {
+            let geometry = group.geometry();
+            group.writable_columns(geometry.index_of(segment)) >= geometry.data_columns()
+        })
     }
 
     /// The queue of events.

@@ -290,6 +290,36 @@ fn members_that_are_being_rebuilt_do_not_count_for_what_they_lack() {
         assert_eq!(rig.array.check_writable(), refused);
         rig.array.give_up_sources();
         rig.array.check_writable().expect("the operator gave up segment 1");
+        // No member that takes rows has the earlier ones of segment 1.
+        assert!(!rig.array.can_extend(segment(1)) && rig.array.can_extend(segment(2)));
+        rig.write_rows(segment(1), 1, 1, 1).await.expect_err("it would be whole nowhere");
+        rig.array.reset_segment(segment(1)).expect("it is free");
+        assert!(rig.array.can_extend(segment(1)));
+    });
+}
+
+#[test]
+fn what_is_given_up_is_missing_on_every_member() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        rig.fill(segment(0), 1).await;
+        rig.array.offline(DeviceId(0)).await.expect("one can be spared");
+        rig.fill(segment(1), 1).await;
+        rig.array.flush().await.expect("two have it");
+        rig.array.online(DeviceId(0), Some(rig.devices[0].device())).expect("fits");
+        assert_eq!(rig.array.missing_source(), None);
+        rig.devices[2].gone.set(true);
+        let _ = rig.write_rows(segment(2), 0, 1, 1).await;
+        // Device 2 has segment 1, if it comes back.
+        assert_eq!(rig.array.missing_source(), Some(segment(1)));
+        rig.array.give_up_sources();
+        assert_eq!(rig.array.missing_source(), None, "no member has it");
+        let status = rig.array.status();
+        let lacks =
+            |at: usize| status[at].durable_stale.iter().cloned().flatten().collect::<Vec<_>>();
+        let [one, two] = [segment(1), segment(2)].map(|segment| segment.0);
+        assert_eq!([lacks(0), lacks(1), lacks(2)], [vec![one], vec![], vec![one, two]]);
+        rig.expect_segment(segment(0), 1).await;
     });
 }
 

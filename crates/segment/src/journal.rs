@@ -23,6 +23,8 @@ pub struct JournalWriter {
     link: u64,
     /// The positions of the first frames in the journal's segments, in order.
     segments: Vec<JournalPosition>,
+    /// Where the journal ends while no segment is open.
+    left_at: Option<JournalPosition>,
     counts: WriteCounts,
 }
 
@@ -37,7 +39,7 @@ impl JournalWriter {
     ) -> Self {
         let rows = RowStream::new(array, table, in_flight, SegmentKind::Map, MAP_STREAM);
         let (segments, counts) = (Vec::new(), WriteCounts::default());
-        Self { rows, pool, next_seq: 1, link: 0, segments, counts }
+        Self { rows, pool, next_seq: 1, link: 0, segments, left_at: None, counts }
     }
 
     /// Continues at the journal's end according to a committed root. Rows after the end belong to
@@ -57,27 +59,44 @@ impl JournalWriter {
         self.segments = segments;
     }
 
+    /// Leaves the journal at its end according to a committed root, because the segment there takes
+    /// no more rows. The frames of the segment that [`Self::open`] opens do not follow it, so the
+    /// journal must begin there.
+    pub fn leave(&mut self, end: JournalPosition, segments: Vec<JournalPosition>) {
+        self.next_seq = end.seq;
+        self.link = end.link;
+        self.segments = segments;
+        self.left_at = Some(end);
+    }
+
+    /// True from [`Self::leave`] until a segment is opened.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.left_at.is_some()
+    }
+
     /// Blocks written so far; frames count as `data`.
     #[must_use]
     pub fn counts(&self) -> WriteCounts {
         self.counts
     }
 
-    /// The position of the next frame, when a segment is open.
+    /// The position of the next frame, when a segment is open or was left.
     #[must_use]
     pub fn position(&self) -> Option<JournalPosition> {
-        self.rows.position().map(|addr| self.place(addr))
+        self.rows.position().map(|addr| self.place(addr)).or(self.left_at)
     }
 
     fn place(&self, addr: BlockAddr) -> JournalPosition {
         JournalPosition { addr, seq: self.next_seq, link: self.link }
     }
 
-    /// Opens the first segment. Returns the position of the first frame.
+    /// Opens a segment where none is. Returns the position of its first frame.
     pub fn open(&mut self, commit: CommitId) -> Result<JournalPosition, SegmentError> {
         let segment = self.rows.open_segment(commit, 0, 0)?;
         let first = self.place(BlockAddr::new(segment, 0));
         self.segments.push(first);
+        self.left_at = None;
         Ok(first)
     }
 

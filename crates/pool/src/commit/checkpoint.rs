@@ -25,7 +25,8 @@ impl Pool {
         delta: &Delta,
         commit: CommitId,
     ) -> Result<(), CommitError> {
-        if writers.journal_start.is_none() {
+        let begins_anew = writers.journal.is_left();
+        if begins_anew || writers.journal_start.is_none() {
             writers.journal_start = Some(writers.journal.open(commit)?);
         }
         let mut bytes = 0;
@@ -35,7 +36,10 @@ impl Pool {
                 writers.journal.append(FrameKind::Delta, &payload, commit).await?;
             }
         }
-        self.checkpoint(writers, bytes, commit).await?;
+        match begins_anew {
+            true => self.whole_checkpoint(writers, commit).await?,
+            false => self.checkpoint(writers, bytes, commit).await?,
+        }
         let emptied = self.store.table.collect_empty(commit);
         self.stats.cleaned(emptied.len() as u64);
         // Segments that died by overwrites tell as much about lifetimes as cleaned ones.
@@ -125,23 +129,16 @@ impl Pool {
                 return Ok(());
             }
             self.scan.checkpoint_wanted.set(false);
-            // The place of a checkpoint's first frame is known only after it is written, so a frame
-            // of segment records comes first.
-            writers.journal.finish_rows(commit).await?;
             if forced {
                 // The open segment may be the damaged one, so it is closed too.
+                writers.journal.finish_rows(commit).await?;
                 writers.journal.begin_segment(commit).await?;
             }
-            let start = writers.journal.position().expect("a journal segment is open");
-            let cursor = LeafId::default();
-            let index_part = None;
-            writers.checkpoint = Some(Checkpoint { start, cursor, index_part, urgent: forced });
-            self.append_segments(writers, true, commit).await?;
-            self.append_snapshots(writers, true, commit).await?;
+            self.begin_checkpoint(writers, forced, commit).await?;
         }
         let now = writers.checkpoint.as_mut().expect("set above");
         now.urgent |= forced || segments > self.checkpoint_worth();
-        let Checkpoint { cursor, index_part, urgent, .. } = *now;
+        let Checkpoint { index_part, urgent, .. } = *now;
         if !urgent && index_part.is_none() {
             return Ok(());
         }
@@ -149,6 +146,46 @@ impl Pool {
         const LEFT_FREE: u64 = 2;
         let room = u64::from(self.store.table.free_count()).saturating_sub(LEFT_FREE);
         let budget = checkpoint_budget(delta_bytes).min(room * self.journal_segment_bytes());
+        self.append_part(writers, budget, commit).await
+    }
+
+    /// Writes a checkpoint at once: nothing before it leads to it.
+    async fn whole_checkpoint(
+        &self,
+        writers: &mut Writers,
+        commit: CommitId,
+    ) -> Result<(), CommitError> {
+        self.begin_checkpoint(writers, true, commit).await?;
+        while writers.checkpoint.is_some() {
+            self.append_part(writers, u64::MAX, commit).await?;
+        }
+        Ok(())
+    }
+
+    async fn begin_checkpoint(
+        &self,
+        writers: &mut Writers,
+        urgent: bool,
+        commit: CommitId,
+    ) -> Result<(), CommitError> {
+        // The place of a checkpoint's first frame is known only after it is written, so a frame of
+        // segment records comes first.
+        writers.journal.finish_rows(commit).await?;
+        let start = writers.journal.position().expect("a journal segment is open");
+        let cursor = LeafId::default();
+        writers.checkpoint = Some(Checkpoint { start, cursor, index_part: None, urgent });
+        self.append_segments(writers, true, commit).await?;
+        self.append_snapshots(writers, true, commit).await
+    }
+
+    /// Appends the next part of a checkpoint, some `budget` bytes of it.
+    async fn append_part(
+        &self,
+        writers: &mut Writers,
+        budget: u64,
+        commit: CommitId,
+    ) -> Result<(), CommitError> {
+        let Some(Checkpoint { cursor, index_part, .. }) = writers.checkpoint else { return Ok(()) };
         if let Some(part) = index_part {
             let next = self.append_index(writers, part, budget, commit).await?;
             match (&mut writers.checkpoint, next) {

@@ -3,18 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_array::{Array, ArrayError};
+use forebay_array::ArrayError;
 use forebay_device::{DeviceError, ErrorKind, IoBuf};
 use forebay_format::cache_device::CacheHeader;
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
-use forebay_units::{CommitId, DeviceId, Nanos};
+use forebay_units::{CommitId, DeviceId, Nanos, SegmentId};
 
 use crate::cache_devices::read_header;
 use crate::import::divergence::told;
 use crate::import::error::{ImportErrorKind, Lacking, MapLoadError, Witness};
 use crate::import::found::Found;
+use crate::import::load_map::Loaded;
 use crate::labels::{Label, read_label};
 use crate::layout::{POOL_RINGS_FROM, geometry_of};
 use crate::opener::{FencedOpener, OpenDevice};
@@ -452,21 +453,30 @@ pub(crate) fn map_unreadable(
     ImportErrorKind::Map { error: Box::new(error), missing, behind }
 }
 
-/// Refuses members that do not hold every segment together, unless `force` gives up what they lack:
-/// the next root calls missing members left behind.
+/// Refuses members that do not hold every segment together when others may, unless `force` gives up
+/// what those alone have: the next root says that they lack it.
 pub(crate) fn check_sources(
-    array: &Array,
+    loaded: &Loaded,
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
     force: bool,
 ) -> Result<(), ImportErrorKind> {
-    let Err(ArrayError::SourcesMissing { segment }) = array.check_writable() else { return Ok(()) };
-    if force {
-        array.give_up_sources();
+    let Loaded { array, table, .. } = loaded;
+    if array.check_writable().is_ok() {
         return Ok(());
     }
-    let (missing, behind) = incomplete(config, devices);
-    Err(ImportErrorKind::SourcesMissing { segment, missing, behind })
+    // No member lacks anything of a free segment.
+    for segment in (0..table.count()).map(SegmentId).filter(|segment| table.is_free(*segment)) {
+        let _ = array.reset_segment(segment);
+    }
+    let Err(ArrayError::SourcesMissing { .. }) = array.check_writable() else { return Ok(()) };
+    // What was given up before is on no member.
+    if let Some(segment) = array.missing_source().filter(|_| !force) {
+        let (missing, behind) = incomplete(config, devices);
+        return Err(ImportErrorKind::SourcesMissing { segment, missing, behind });
+    }
+    array.give_up_sources();
+    Ok(())
 }
 
 /// Paths of the data members that are missing, and of those that are behind.

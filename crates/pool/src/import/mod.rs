@@ -385,7 +385,7 @@ async fn judge(
     let room_bytes = opener.free_memory_bytes().map(room_for_map);
     let loaded = load_map(&config, &devices, &root, room_bytes, &mut report).await;
     let loaded = loaded.map_err(|error| map_unreadable(error, &config, &devices))?;
-    check_sources(&loaded.array, &config, &devices, options.force)?;
+    check_sources(&loaded, &config, &devices, options.force)?;
     let roots = || mine.iter().flat_map(|f| &f.label.roots);
     let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
     let highest = roots().map(|r| r.commit).max().unwrap_or(root.commit);

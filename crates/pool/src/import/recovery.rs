@@ -188,8 +188,13 @@ impl Pool {
         let data = data.collect();
         let (of_array, of_table) = (array.clone(), table.clone());
         let mut journal = JournalWriter::new(of_array, of_table, in_flight.clone(), guid);
-        if let Some(end) = root.journal_end {
-            journal.resume(end, loaded.journal, doubled);
+        match root.journal_end {
+            Some(end) if array.can_extend(end.addr.segment()) => {
+                journal.resume(end, loaded.journal, doubled);
+            }
+            // An operator has given up members that have a part of it.
+            Some(end) => journal.leave(end, loaded.journal),
+            None => {}
         }
         let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
             config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();

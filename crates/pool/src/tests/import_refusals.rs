@@ -14,7 +14,7 @@ use super::imports::{ALL, SIZE, check, forced, import, make, refused, until_cras
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
 use crate::spec::ImportOptions;
-use crate::status::Health;
+use crate::status::{Health, ScanPhase};
 use crate::{OpenWith, Pool, Witness};
 
 /// A crash of a pool of these devices.
@@ -184,5 +184,51 @@ fn a_pool_without_the_source_of_a_replacement_is_refused() {
         let kind = refused(&rack, 1, &ImportOptions::default()).await;
         assert_kind!(kind, SourcesMissing { missing, behind, .. }
             if *missing == ["a"] && *behind == ["d"]);
+        // An operator gives up what the replacement lacks, and the blocks whose checksums it lacks.
+        let pool = import(&rack, 1, &forced()).await.unwrap();
+        assert!(pool.status().scan.unwrap().state == ScanPhase::InProgress);
+        let lost = lost_blocks(&pool, 0).await;
+        assert!((LOOKS / 3..LOOKS).contains(&lost), "{lost}");
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(1 << 20, 99), true).await.unwrap();
+        pool.export().await.unwrap();
+        // Nothing more is asked of the operator, and nothing more is lost.
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        super::expect(&pool.open_volume("v").unwrap(), 0, &stamp(1 << 20, 99)).await;
+        let still = lost_blocks(&pool, 256).await;
+        assert!((lost - 256 / STEP..=lost).contains(&still), "{lost}, {still}");
+        pool.set("scan_rate", "auto").await.unwrap();
+        while pool.status().scan.unwrap().state != ScanPhase::Completed {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        let status = pool.status();
+        assert!(status.lost_count > 0 && status.scan.unwrap().errors > 0);
+        let names: Vec<_> =
+            status.groups[0].children.iter().map(|child| child.name.clone()).collect();
+        assert_eq!(names, ["d", "b"], "the replacement has taken its place");
+        pool.export().await.unwrap();
     });
+}
+
+/// Blocks of what [`a_pool_without_the_source_of_a_replacement_is_refused`] writes.
+const BLOCKS: u64 = 24 * 256;
+/// Every how many of them is read, and how many these are.
+const STEP: usize = 16;
+const LOOKS: usize = BLOCKS as usize / STEP;
+
+/// How many of these cannot be read, from block `first` on. All others are as they were written.
+async fn lost_blocks(pool: &Rc<Pool>, first: u64) -> usize {
+    let v = pool.open_volume("v").unwrap();
+    let mut lost = 0;
+    for block in (first..BLOCKS).step_by(STEP) {
+        let within = (block % 256 * 4096) as usize;
+        match v.read(block * 4096, IoBuf::zeroed(4096)).await {
+            Ok(found) => {
+                let written = stamp(1 << 20, block / 256);
+                assert_eq!(found[..], written[within..within + 4096], "block {block}");
+            }
+            Err(_) => lost += 1,
+        }
+    }
+    lost
 }

@@ -170,3 +170,36 @@ fn a_frame_that_ends_past_its_segment_is_refused() {
         assert_eq!(fault, JournalFault::Unrepairable(Box::new(JournalFault::PastSegment)));
     });
 }
+
+#[test]
+fn a_journal_that_is_left_ends_where_it_did_until_it_begins_elsewhere() {
+    Runtime::simulated(75).block_on(async {
+        let b = bench_of(Layout::Mirror, 2, 256 << 10, 4);
+        let mut old = writer(&b);
+        old.open(COMMIT).unwrap();
+        append(&mut old, 100).await;
+        let end = finish(&b, &mut old).await;
+        let segments =
+            vec![JournalPosition { addr: BlockAddr::new(SegmentId(0), 0), seq: 1, link: 0 }];
+
+        let mut writer = writer(&b);
+        writer.leave(end, segments);
+        assert_eq!((writer.is_left(), writer.position()), (true, Some(end)));
+        writer.finish_rows(COMMIT).await.unwrap();
+        assert_eq!(writer.position(), Some(end), "nothing is written there");
+        let start = writer.open(COMMIT).unwrap();
+        let addr = BlockAddr::new(SegmentId(1), 0);
+        assert_eq!(start, JournalPosition { addr, ..end });
+        assert_eq!((writer.is_left(), writer.position()), (false, Some(start)));
+        append(&mut writer, 200).await;
+        let end = finish(&b, &mut writer).await;
+        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        let frame = reader.next().await.unwrap().unwrap();
+        assert_eq!(frame.payload(), [1; 200]);
+        // Once the journal begins in the new segment, the old one is free again.
+        assert_eq!(writer.segments(), 2);
+        writer.trim(start.seq, COMMIT);
+        assert_eq!(writer.segments(), 1);
+        assert!(matches!(b.table.get(SegmentId(0)).state, SegmentState::Emptied(_)));
+    });
+}
