@@ -130,14 +130,9 @@ impl Pool {
 
     /// Drops blocks of destroyed volumes and blocks past the end of cut ones. A cleaning root may
     /// have brought the new configuration before a crash prevented the group that would have cut
-    /// them.
+    /// them. It has brought the end of their snapshots as well: every root has their records.
     async fn cut_leftovers(&self) {
         let mut writers = self.writers.lock().await;
-        for volume in self.snapshots.volumes() {
-            if !self.volumes.borrow().contains_key(&volume) {
-                self.snapshots.of(volume).iter().for_each(|gone| self.snapshots.remove(gone.id));
-            }
-        }
         let known: Vec<VolumeId> = self.store.map.borrow().volumes().collect();
         for id in known {
             let size_bytes = self.volumes.borrow().get(&id).map(|volume| volume.size_bytes.get());
