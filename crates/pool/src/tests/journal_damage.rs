@@ -105,6 +105,36 @@ fn a_resilver_copies_no_damaged_frame() {
     });
 }
 
+// A mirror's own segments have no copies; the pool wrote this one before it was a mirror.
+#[test]
+fn a_journal_segment_with_copies_has_them_of_later_frames_too_after_an_import() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(mine.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        write(&pool, 1).await;
+        pool.attach("a", "b", false).await.unwrap();
+        while pool.status().scan.unwrap().state != crate::status::ScanPhase::Completed {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        write(&pool, 2).await;
+    });
+    Runtime::simulated(4).block_on(async move {
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &names(&ALL), "tank", &options).await.unwrap();
+        write(&pool, 3).await;
+        for name in ["a", "b"] {
+            let all = frames(&rack, name).await;
+            let newest = all.last().unwrap().0;
+            let places = all.iter().filter(|(seq, _)| *seq == newest).count();
+            assert_eq!(places, 2, "{name}: a frame and its copy");
+        }
+        pool.export().await.unwrap();
+    });
+}
+
 #[test]
 fn rows_that_the_last_root_added_to_a_full_segment_are_scrubbed_after_an_import() {
     let rack = Rack::new(&ALL, SIZE);

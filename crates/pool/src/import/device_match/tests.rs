@@ -122,6 +122,10 @@ fn a_member_is_the_newest_whole_device_with_its_label() {
         assert_eq!(place(&mut crashed), (names(&["a", "b", "l"]), newest));
         assert!(crashed.config.data_members().all(|member| member.stale_since.is_none()));
         // One root behind misses nothing, two do.
+        let newest_of_a = crashed.at("a").label.roots.remove(0);
+        let (_, everywhere) = place(&mut crashed);
+        assert_eq!(everywhere, previous, "the first member has no newer one");
+        crashed.at("a").label.roots.insert(0, newest_of_a);
         crashed.at("b").label.roots.remove(0);
         assert_eq!(place(&mut crashed), (names(&["a", "b", "l"]), previous));
         assert!(crashed.config.data_members().all(|member| member.stale_since.is_none()));
