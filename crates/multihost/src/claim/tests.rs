@@ -168,6 +168,43 @@ fn claim_is_renewed_on_every_device_until_it_is_dropped() {
     });
 }
 
+/// A script in which reads that begin later than 0.5 s take as long.
+struct DelaysReads;
+
+impl Script for DelaysReads {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            if command.operation == Operation::Read && rt::now() > Nanos::from_millis(500) {
+                rt::sleep(Nanos::from_millis(500)).await;
+            }
+            Decision::Run
+        })
+    }
+}
+
+// The pool's heartbeat counts on from there, and an equal one would be taken for silence.
+#[test]
+fn claim_that_ends_while_it_reads_writes_no_heartbeat_any_more() {
+    for is_handed_over in [false, true] {
+        Runtime::simulated(1).block_on(async move {
+            let mut devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+            for device in &mut devices {
+                device.device = Probe::new(device.device.clone(), Rc::new(DelaysReads));
+            }
+            let claim = claim(&devices).await.expect("claimed");
+            rt::sleep(Nanos::from_millis(1200)).await;
+            match is_handed_over {
+                true => assert_eq!(claim.hand_over(), 0),
+                false => drop(claim),
+            }
+            rt::sleep(Nanos::from_secs(5)).await;
+            for device in &devices {
+                assert_eq!(read(device).await, heartbeat(NEW_NONCE, 0));
+            }
+        });
+    }
+}
+
 /// A script in which writes to device `b` that begin later than 1.5 s take ten seconds.
 struct DelaysWrites;
 

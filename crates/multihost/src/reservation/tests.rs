@@ -2,8 +2,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, Device, DeviceFuture, ErrorKind, FenceLoss, IoBuf, Layer, MemoryDevice,
-    ReservationChange, ReservationKey, Reservations,
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, FenceLoss, IoBuf, Layer,
+    MemoryDevice, Operation, ReservationChange, ReservationKey, Reservations,
 };
 use forebay_rt::{self as rt, Runtime};
 use forebay_sim::SharedDisk;
@@ -204,6 +204,42 @@ fn conflict_on_a_device_of_another_owner_is_an_error_of_that_device() {
         assert_eq!(write(&candidate).await, Ok(()));
         monitor.release(&candidate).await;
         assert_eq!(holder(&foreign).await, None);
+    });
+}
+
+/// A device that fails questions about its reservations while it is told to.
+struct Mute {
+    inner: Device,
+    is_mute: Cell<bool>,
+}
+
+impl Layer for Mute {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+    fn reservations(&self) -> DeviceFuture<'_, Reservations> {
+        if !self.is_mute.get() {
+            return self.inner.reservations();
+        }
+        let (name, kind) = (self.inner.name(), ErrorKind::Os { errno: 5 });
+        let error = DeviceError::new(name, Operation::Reservation, 0, 0, kind);
+        Box::pin(std::future::ready(Err(error)))
+    }
+}
+
+// Heartbeats protect it. Another machine that gets its reservation has the pool all the same.
+#[test]
+fn conflict_on_a_device_that_could_not_be_reserved_shuts_the_fence() {
+    Runtime::simulated(1).block_on(async {
+        let (disk, monitor) = (shared(), Monitor::new());
+        let device = Rc::new(Mute { inner: disk.initiator(1), is_mute: Cell::new(true) });
+        let (guarded, lost) = reserved(&monitor, device.clone()).await;
+        device.is_mute.set(false);
+        assert!(!monitor.has_reserved("d"));
+        assert_eq!(write(&guarded).await, Ok(()));
+        assert_eq!(reserve(&disk.initiator(2), NEW, never).await, Ok(true));
+        assert_eq!(write(&guarded).await, Err(ErrorKind::FenceLost(FenceLoss::TakenOver)));
+        assert_eq!((monitor.fence().is_lost(), lost.get()), (true, 1));
     });
 }
 
