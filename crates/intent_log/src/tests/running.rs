@@ -133,6 +133,22 @@ fn full_log_reports_pressure_waits_and_never_overwrites_live_frames() {
 }
 
 #[test]
+fn a_refused_record_leaves_the_others_of_its_append_out() {
+    Runtime::simulated(14).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let rings = [ring(0, MIB, &[disk])];
+        let (log, state) = start(LogConfig::new(POOL), &rings);
+        let empty = Record::zero(VolumeId(1), TxgId(1), Lba(9), 0);
+        let refused = log.append(vec![write(1, 1, 1), empty]).await.unwrap_err();
+        assert!(matches!(refused, LogError::BadRecord { lba: Lba(9), .. }), "{refused}");
+        log.append(vec![write(2, 1, 1)]).await.unwrap();
+        let (records, _) = replay(&rings, &state).await;
+        assert_eq!(records.len(), 1);
+        assert!(same(&records[0], &write(2, 1, 1)));
+    });
+}
+
+#[test]
 fn pressure_is_reported_once_at_its_share_of_the_log_and_again_after_a_release() {
     Runtime::simulated(13).block_on(async {
         for (pressure_percent, frames) in [(1, 2), (50, 64), (99, 127)] {
