@@ -119,6 +119,20 @@ fn discards_need_no_flush() {
     });
 }
 
+#[test]
+fn discards_after_a_flush_of_earlier_ones_need_none_either() {
+    Runtime::simulated(1).block_on(async {
+        let bucket = Bucket::new(BucketConfig::calm(), Seed(1));
+        let device = open(&bucket, 1).await;
+        device.write(2 << 20, fill(1 << 20, 1), true).await.unwrap();
+        device.discard(2 << 20, 1 << 19, false).await.unwrap();
+        device.flush().await.unwrap();
+        device.discard(5 << 19, 1 << 19, false).await.unwrap();
+        rt::sleep(Nanos::from_secs(30)).await;
+        assert!(!bucket.names().iter().any(|name| name.starts_with("data/")));
+    });
+}
+
 /// A writer that waits for memory waits for objects on their way, and cuts none short: what follows
 /// would come in objects of a write each.
 #[test]
