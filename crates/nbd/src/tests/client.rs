@@ -310,6 +310,18 @@ fn long_requests_are_split_to_the_servers_maximum() {
 }
 
 #[test]
+fn every_part_of_a_long_durable_write_is_durable() {
+    Runtime::simulated(4).block_on(async {
+        let limits = Limits { request_max_bytes: 64 << 10, ..Default::default() };
+        let device = CachedDevice::new(1 << 20);
+        let client = connect(&server_of(device.clone(), limits)).await;
+        let data = pattern(300 << 10, 9);
+        client.write(4096, data.clone(), true).await.unwrap();
+        assert!(device.durable.borrow()[4096..][..data.len()] == data[..]);
+    });
+}
+
+#[test]
 fn durable_changes_end_with_a_flush_where_the_server_knows_no_fua() {
     Runtime::simulated(3).block_on(async {
         let (here, there) = net::pair();

@@ -352,6 +352,19 @@ fn grown_volume_is_served_to_its_new_end() {
 }
 
 #[test]
+fn stopped_server_has_left_its_addresses() {
+    Runtime::real().unwrap().block_on(async {
+        let path = std::env::temp_dir().join(format!("forebay-stopped-{}", std::process::id()));
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        server.listen_unix(&path, 0o600).unwrap();
+        assert!(path.exists());
+        assert_eq!(server.stop(Nanos::from_secs(5)).await, 0);
+        // Later its end would remove the socket of the next server.
+        assert!(!path.exists());
+    });
+}
+
+#[test]
 fn stop_answers_requests_in_flight_and_none_after() {
     simulated(30, || async {
         let device = CachedDevice::new(1 << 20);
