@@ -166,6 +166,14 @@ mod tests {
     }
 
     #[test]
+    fn file_that_cannot_be_as_long_is_not_left_behind() {
+        let path =
+            std::env::temp_dir().join(format!("forebay-mapping-long-{}", std::process::id()));
+        let error = Mapping::create(&path, 1 << 62).err().expect("no file system has it");
+        assert!(!path.exists(), "{error}");
+    }
+
+    #[test]
     #[should_panic(expected = "inside the mapping")]
     fn range_past_the_end_is_refused() {
         let path = std::env::temp_dir().join(format!("forebay-mapping-end-{}", std::process::id()));

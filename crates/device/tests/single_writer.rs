@@ -117,3 +117,26 @@ fn writes_of_openings_never_mix() {
         });
     }
 }
+
+#[test]
+fn of_two_openings_that_wait_for_the_same_command_one_becomes_the_writer() {
+    Runtime::simulated(2).block_on(async {
+        let slow = Hung::new(memory());
+        let target = SingleWriter::new(slow.clone());
+        let old = target.open();
+        slow.hang(Ops::WRITE);
+        let last = rt::spawn(async move { old.write(0, block(1), true).await.is_ok() });
+        rt::sleep(Nanos::from_secs(1)).await;
+        let both = [2, 3].map(|salt| {
+            let device = target.open();
+            rt::spawn(async move { device.write(0, block(salt), true).await.is_ok() })
+        });
+        rt::sleep(Nanos::from_secs(1)).await;
+        slow.release();
+        assert!(last.await);
+        let taken = rt::join_all(both).await;
+        assert_eq!(taken.iter().filter(|is_taken| **is_taken).count(), 1, "{taken:?}");
+        let salt = if taken[0] { 2 } else { 3 };
+        assert_eq!(first_byte(&target.open()).await, salt);
+    });
+}
