@@ -1,16 +1,19 @@
-//! Cache devices that are added together, one of which takes no header.
+//! Cache devices that are added together, one of which takes no header, and that leave or rest.
 
-use forebay_device::{ErrorKind, Operation};
-use forebay_rt::Runtime;
-use forebay_testkit::{Answer, Command, Decision, Script};
-use forebay_units::Layout;
+use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_device::{ErrorKind, IoBuf, Operation};
+use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Script};
+use forebay_units::{Layout, Nanos};
+
+use super::cache_devices::{BLOCK, BLOCKS, DEVICES, filled, warm, with_cache};
 use super::rack::{Rack, scripted};
 use super::{names, spec};
 use crate::Pool;
 use crate::spec::{ImportOptions, PoolSpec};
-use crate::status::Health;
+use crate::status::{Health, PoolEvent};
 
 const ALL: &[&str] = &["a", "k1", "k2", "k3"];
 
@@ -50,6 +53,69 @@ fn a_cache_device_without_a_header_is_no_part_of_the_pool_nor_are_those_after_it
         // Others may have them.
         let other = spec(Layout::Mirror, &["k2", "k3"], &[]);
         Pool::create(rack.host(1), "other", &other).await.unwrap().export().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+// Its header is cleared, although the pool had closed it.
+#[test]
+fn a_cache_device_that_is_removed_while_it_is_offline_is_free() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(ALL, 64 << 20);
+        let with_cache = PoolSpec { caches: names(&["k1"]), ..spec(Layout::Raid0, &["a"], &[]) };
+        let pool = Pool::create(rack.locked(), "tank", &with_cache).await.unwrap();
+        pool.offline("k1").await.unwrap();
+        pool.remove("k1").await.unwrap();
+        assert_eq!(caches(&pool), []);
+        let other = spec(Layout::Raid0, &["k1"], &[]);
+        Pool::create(rack.locked(), "other", &other).await.unwrap().export().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+/// Reads of the device "k" take some time and fail, once they are told to.
+#[derive(Default)]
+struct LateFailures {
+    is_told: Cell<bool>,
+    begun: Cell<u32>,
+}
+
+impl Script for LateFailures {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let fails =
+            self.is_told.get() && command.device == "k" && command.operation == Operation::Read;
+        Box::pin(async move {
+            if !fails {
+                return Decision::Run;
+            }
+            self.begun.set(self.begun.get() + 1);
+            rt::sleep(Nanos::from_millis(20)).await;
+            Decision::Fail(ErrorKind::Gone)
+        })
+    }
+}
+
+#[test]
+fn a_read_that_fails_late_makes_no_failure_of_a_device_that_was_taken_offline() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let failures = Rc::<LateFailures>::default();
+        let (pool, v) = filled(scripted(rack.host(1), failures.clone()), &with_cache()).await;
+        warm(&v).await;
+        failures.is_told.set(true);
+        let reading = rt::spawn({
+            let v = v.clone();
+            async move { v.read(0, IoBuf::zeroed((BLOCKS * BLOCK) as usize)).await.map(drop) }
+        });
+        rt::sleep(Nanos::from_millis(10)).await;
+        assert!(failures.begun.get() > 0 && !reading.is_finished());
+        pool.offline("k").await.unwrap();
+        reading.await.unwrap();
+        assert_eq!(caches(&pool), [("k".to_owned(), Health::Offline)]);
+        let is_failure = |event: &PoolEvent| matches!(event, PoolEvent::CacheDeviceFailed { .. });
+        assert!(!pool.events().iter().any(is_failure), "{:?}", pool.events());
+        failures.is_told.set(false);
+        drop(v);
         pool.export().await.unwrap();
     });
 }
