@@ -75,6 +75,25 @@ fn a_data_device_comes_back_at_another_path_and_only_misses_what_it_missed() {
 }
 
 #[test]
+fn a_replacement_comes_back_at_another_path() {
+    Runtime::simulated(9).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let pool = mirror(&rack).await;
+        pool.set("scan_rate", "1M").await.unwrap();
+        pool.replace("a", Some("other"), false).await.unwrap();
+        pool.offline("other").await.unwrap();
+        moves(&rack, "other", "there").await;
+        pool.online("there").await.unwrap();
+        let replacing = pool.status().groups.remove(0).children.remove(0);
+        let both: Vec<String> = replacing.children.into_iter().map(|child| child.name).collect();
+        assert_eq!(both, ["a", "there"]);
+        scan_ended(&pool).await;
+        assert_eq!(states(&pool), all_online(["there", "b", "l", "m"]));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_log_side_comes_back_at_another_path() {
     let rack = Rack::new(&DEVICES, SIZE);
     let mine = rack.clone();

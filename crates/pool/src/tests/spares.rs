@@ -398,6 +398,39 @@ fn a_device_that_is_written_before_its_turn_comes_replaces_no_member() {
     });
 }
 
+#[test]
+fn a_device_in_the_place_of_a_member_is_not_taken_when_a_command_has_replaced_that_meanwhile() {
+    Runtime::simulated(12).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        // Not locked: what is at the path now is another device.
+        let pool = Pool::create(rack.host(1), "tank", &with_spares(&[])).await.unwrap();
+        let v = written(&pool).await;
+        pool.set("autoreplace", "on").await.unwrap();
+        pool.set("scan_rate", "1M").await.unwrap();
+        let turn = pool.admin.lock().await;
+        waits_for_turn(&rack, &pool, &v).await;
+        rack.put_back(&["b"]);
+        let empty = IoBuf::zeroed(64 << 20).freeze();
+        rack.device("b").write(0, empty, false).await.unwrap();
+        let replacing = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.replace("b", Some("t"), false).await }
+        });
+        rt::sleep(Nanos::from_secs(10)).await;
+        drop(turn);
+        replacing.await.unwrap();
+        health_within(&pool, Health::Online, 120).await;
+        let is_tried = |event: &PoolEvent| {
+            matches!(event, PoolEvent::SpareTaken { .. } | PoolEvent::SpareNotTaken { .. })
+        };
+        assert!(!pool.events().iter().any(is_tried), "{:?}", pool.events());
+        let members: Vec<String> =
+            pool.status().groups[0].children.iter().map(|child| child.name.clone()).collect();
+        assert_eq!(members, ["a", "t", "c"]);
+        holds_all(&v).await;
+    });
+}
+
 // A root without the spare comes while the spare is being made a member.
 #[test]
 fn a_spare_that_could_not_be_taken_is_one_after_a_crash() {
