@@ -177,6 +177,27 @@ fn a_volume_without_room_for_a_snapshot_is_reported_once_and_holds_up_no_other()
     });
 }
 
+// What was due when the task began to wait for its turn may have another name by then.
+#[test]
+fn a_volume_that_is_renamed_before_its_snapshot_is_taken_has_it_under_its_name() {
+    Runtime::simulated(10).block_on(async {
+        let (pool, _) = pool_with("frequent=2").await;
+        let turn = pool.admin.lock().await;
+        let renaming = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.rename_volume("v", "w").await }
+        });
+        minutes(1).await;
+        drop(turn);
+        renaming.await.unwrap();
+        rt::sleep(Nanos::from_secs(10)).await;
+        assert_eq!(pool.snapshots_of_spec("w@%").unwrap().len(), 1);
+        let is_failure = |event: &PoolEvent| matches!(event, PoolEvent::SnapshotNotTaken { .. });
+        assert!(!pool.events().iter().any(is_failure), "{:?}", pool.events());
+        pool.export().await.unwrap();
+    });
+}
+
 #[test]
 fn a_surplus_snapshot_stays_as_long_as_a_client_has_it() {
     Runtime::simulated(7).block_on(async {
