@@ -5,14 +5,16 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::{IoBuf, Operation};
+use forebay_device::{ErrorKind, IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
 use super::copies::scrub;
-use super::rack::{Rack, paced};
+use super::rack::{Rack, paced, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
+use crate::import::error::{ImportErrorKind, RecoveryError};
 use crate::labels::read_label;
 use crate::spec::ImportOptions;
 use crate::status::Health;
@@ -41,11 +43,17 @@ async fn made(rack: &Rc<Rack>, is_slow: Rc<Cell<bool>>) -> Rc<Pool> {
 
 /// A crash with more in the log than the groups of a replay hold, so that it writes several roots.
 fn much_in_the_log() -> Rc<Rack> {
+    much_in_the_log_of("auto")
+}
+
+/// The same in a pool of this dirty limit, of which an import keeps no more of the log in memory.
+fn much_in_the_log_of(dirty_limit: &'static str) -> Rc<Rack> {
     let rack = Rack::new(ALL, SIZE);
     let mine = rack.clone();
     Runtime::simulated(1).block_on(async move {
         let is_slow = Rc::new(Cell::new(false));
         let pool = made(&mine, is_slow.clone()).await;
+        pool.set("dirty_limit", dirty_limit).await.unwrap();
         is_slow.set(true);
         let v = pool.open_volume("v").unwrap();
         let written = (0..PARTS).map(|part| v.write(part * PART, stamp(PART as usize, part), true));
@@ -187,6 +195,45 @@ fn a_rewind_overwrites_every_root_that_it_leaves_behind() {
             let has = |at: usize| now.iter().any(|root| root.commit == before[at].commit);
             assert!((0..BACK).all(|at| !has(at)) && has(BACK), "{name}");
         }
+        pool.export().await.unwrap();
+    });
+}
+
+/// Device "l" can be read until the import claims it.
+#[derive(Default)]
+struct ReadOnce(Cell<bool>);
+
+impl Script for ReadOnce {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            if command.device != "l" {
+                return Decision::Run;
+            }
+            self.0.set(self.0.get() || command.operation == Operation::Write);
+            match command.operation == Operation::Read && self.0.get() {
+                true => Decision::Fail(ErrorKind::Os { errno: 5 }),
+                false => Decision::Run,
+            }
+        })
+    }
+}
+
+// It is too long to be kept, and was whole when it was judged.
+#[test]
+fn a_log_that_cannot_be_read_a_second_time_ends_the_import() {
+    let rack = much_in_the_log_of("1M");
+    let mine = rack.clone();
+    Runtime::simulated(2).block_on(async move {
+        let opener = scripted(mine.host(1), Rc::new(ReadOnce::default()));
+        let options = ImportOptions::default();
+        let refused = Pool::import(opener, &names(ALL), "tank", &options).await;
+        let kind = refused.err().expect("records are missing").kind;
+        let ImportErrorKind::Recovery { error, .. } = kind else { panic!("{kind:?}") };
+        assert!(matches!(*error, RecoveryError::LogChanged { .. }), "{error:?}");
+    });
+    Runtime::simulated(3).block_on(async move {
+        let pool = import(&rack, &ImportOptions::default()).await;
+        has_all(&pool).await;
         pool.export().await.unwrap();
     });
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBytes, Layer, MemoryDevice,
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, MemoryDevice,
     Operation,
 };
 use forebay_rt::{self as rt, Runtime};
@@ -13,6 +13,7 @@ use forebay_units::{Layout, Nanos};
 use super::imports::{ALL, SIZE, check, import, make, until_crash, write};
 use super::rack::{Rack, paced};
 use super::{expect, names, spec, stamp, volume};
+use crate::labels::read_label;
 use crate::spec::{ImportOptions, LogSpec, PoolSpec};
 use crate::status::{Health, PoolCondition};
 use crate::{AdminError, ImportErrorKind, OpenWith, Pool};
@@ -86,6 +87,51 @@ fn a_device_that_was_replaced_belongs_to_no_pool() {
         }
         let other = Pool::create(rack.host(1), "other", &other).await.unwrap();
         other.export().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+/// A device whose content is in memory until it is saved.
+struct Unsaved {
+    memory: Device,
+    image: Device,
+}
+
+impl Layer for Unsaved {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.memory
+    }
+    fn save(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let content = self.memory.read(0, IoBuf::zeroed(SIZE as usize)).await?;
+            self.image.write(0, content.freeze(), true).await
+        })
+    }
+}
+
+// Memory is lost with the power, and the image would still name the pool.
+#[test]
+fn a_log_device_in_memory_that_has_left_belongs_to_no_pool_after_a_loss_of_power() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let memory: Device = Rc::new(MemoryDevice::new("l", SIZE));
+        let mine = rack.clone();
+        let opener = OpenWith::new(1, move |name| {
+            let device = mine.open_here(name)?;
+            let is_memory = name == "l";
+            let unsaved = || Rc::new(Unsaved { memory: memory.clone(), image: device.clone() });
+            Ok(if is_memory { unsaved() } else { device })
+        });
+        let with_log = spec(Layout::Mirror, &["a", "b"], &["l"]);
+        let pool = Pool::create(opener.clone(), "tank", &with_log).await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        let label = || async { read_label(&rack.device("l")).await.configs };
+        assert!(!label().await.is_empty(), "an export saves it");
+        let options = ImportOptions::default();
+        let pool = Pool::import(opener, &names(&ALL), "tank", &options).await.unwrap();
+        pool.remove("l").await.unwrap();
+        assert!(label().await.is_empty());
         pool.export().await.unwrap();
     });
 }

@@ -12,6 +12,7 @@ use forebay_units::{Layout, Nanos};
 use super::imports::{ALL, SIZE, check, forced, make, until_crash, write};
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
+use crate::labels::clear_label;
 use crate::spec::{ImportOptions, Told};
 use crate::status::{Health, PoolEvent};
 use crate::{Answering, ImportError, ImportErrorKind, OpenWith, Opener, Opening, Pool};
@@ -277,6 +278,34 @@ fn an_import_without_a_side_takes_it_back_and_leaves_the_others_alone() {
         };
         assert_eq!(pool.events().iter().filter(|event| returns(event)).count(), 1);
         check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+// What was told before it was back is news when it comes again.
+#[test]
+fn a_log_side_that_is_refused_again_after_it_was_back_is_told_of_again() {
+    let mirrored = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+    let rack = Rack::new(&ALL, SIZE);
+    Runtime::simulated(8).block_on(async move {
+        let pool = Pool::create(Rc::new(Far(rack.clone())), "tank", &mirrored).await.unwrap();
+        pool.create_volume(&volume(1 << 20)).await.unwrap();
+        let volume = pool.open_volume("v").unwrap();
+        for times in 1..=2 {
+            let m = rack.device("m");
+            let label = m.read(0, IoBuf::zeroed(SIZE as usize)).await.unwrap().freeze();
+            rack.pull(&["m"]);
+            volume.write(0, stamp(4096, times), true).await.unwrap();
+            rack.put_back(&["m"]);
+            clear_label(&m).await.unwrap();
+            rt::sleep(Nanos::from_secs(20)).await;
+            let refused = |event: &PoolEvent| matches!(event, PoolEvent::LogDeviceRefused { .. });
+            let told = pool.events().iter().filter(|event| refused(event)).count();
+            assert_eq!(told as u64, times, "{:?}", pool.events());
+            m.write(0, label, true).await.unwrap();
+            rt::sleep(Nanos::from_secs(20)).await;
+            assert_eq!(pool.summary().health, Health::Online);
+        }
         pool.export().await.unwrap();
     });
 }
