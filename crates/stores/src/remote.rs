@@ -444,6 +444,18 @@ mod tests {
         assert!(matches!(skewed, StoreError::Unavailable { .. }), "{skewed:?}");
     }
 
+    // A device that is missing is made anew.
+    #[test]
+    fn object_is_missing_only_where_its_bucket_is_there() {
+        let not_found = |code: &str| {
+            let source = format!("404 Not Found: <Error><Code>{code}</Code></Error>").into();
+            get_error(&Error::NotFound { path: "tank/device".to_owned(), source })
+        };
+        assert_eq!(not_found("NoSuchKey"), StoreError::Missing);
+        let gone = not_found("NoSuchBucket");
+        assert!(matches!(gone, StoreError::Refused { .. }), "{gone:?}");
+    }
+
     #[test]
     fn only_loopback_addresses_are_on_this_machine() {
         for endpoint in
