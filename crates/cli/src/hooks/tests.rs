@@ -1,8 +1,13 @@
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
+use forebay_device::{Device, MemoryDevice};
+use forebay_pool::OpenWith;
+use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec};
 use forebay_pool::status::EventKind;
 use forebay_rt::Runtime;
+use forebay_testkit::Shelf;
+use forebay_units::Layout;
 
 use super::*;
 
@@ -175,4 +180,33 @@ fn only_programs_that_nobody_else_can_write_are_run() {
     assert!(found.programs.is_empty(), "others may add programs");
     assert_eq!(found.refused, [(place.hooks(), "other users may write it")]);
     assert_eq!(find(&place.0.join("none")), Found::default());
+}
+
+// A pool counts its events anew each time that it is opened.
+#[test]
+fn of_a_pool_that_left_and_came_back_the_first_events_are_told_too() {
+    Runtime::simulated(1).block_on(async {
+        let paths = ["/a", "/b"].map(str::to_owned);
+        let memory = |path: &String| Rc::new(MemoryDevice::new(path, 64 << 20)) as Device;
+        let shelf = Shelf::new(paths.iter().map(memory));
+        let opener = OpenWith::new(1, move |name| shelf.open_alone(name));
+        let group = GroupSpec { layout: Layout::Mirror, devices: paths.to_vec() };
+        let spec = PoolSpec { groups: vec![group], ..PoolSpec::default() };
+        let pool = Pool::create(opener.clone(), "tank", &spec).await.unwrap();
+        let mut feed = EventFeed::default();
+        pool.offline("/b").await.unwrap();
+        let told = feed.new_events(std::slice::from_ref(&pool));
+        assert!(!told.is_empty());
+        assert_eq!(feed.new_events(std::slice::from_ref(&pool)), []);
+        pool.export().await.unwrap();
+        drop(pool);
+        assert_eq!(feed.new_events(&[]), []);
+        let options = ImportOptions::default();
+        let pool = Pool::import(opener, &paths, "tank", &options).await.unwrap();
+        pool.online("/b").await.unwrap();
+        let told = feed.new_events(std::slice::from_ref(&pool));
+        assert!(!told.is_empty());
+        assert_eq!(told, pool.events_after(0));
+        pool.export().await.unwrap();
+    });
 }

@@ -210,3 +210,17 @@ fn lock_held_by_stopped_process_fails_after_timeout() {
     state.remember(pool("pond", 2)).unwrap();
     assert_eq!(state.known_pools().unwrap().len(), 2);
 }
+
+#[test]
+fn commands_that_change_the_list_at_the_same_time_keep_the_changes_of_each_other() {
+    let scratch = Scratch::new("together");
+    let state = StateDir::open_at(scratch.0.join("state")).unwrap();
+    std::thread::scope(|scope| {
+        for guid in 1..=8 {
+            let state = &state;
+            scope.spawn(move || state.remember(pool(&format!("p{guid}"), guid)).unwrap());
+        }
+    });
+    let known: Vec<u64> = state.known_pools().unwrap().iter().map(|known| known.guid).collect();
+    assert_eq!(known, [1, 2, 3, 4, 5, 6, 7, 8]);
+}
