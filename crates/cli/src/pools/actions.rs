@@ -122,9 +122,14 @@ pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, b
         }
         Action::SnapshotDestroy { spec, force } => (pool.snapshots_of_spec(spec)?, *force),
         Action::SnapshotRename { snapshot, force, .. } => (vec![snapshot.clone()], *force),
-        Action::VolumeRollback { snapshot, force, .. } => {
+        Action::VolumeRollback { snapshot, force, recursive } => {
             let volume = snapshot.split('@').next().unwrap_or(snapshot);
-            (vec![volume.to_owned()], *force)
+            let mut names = vec![volume.to_owned()];
+            if *recursive {
+                // The snapshot itself stays.
+                names.extend(pool.snapshots_of_spec(&format!("{snapshot}%"))?.into_iter().skip(1));
+            }
+            (names, *force)
         }
         Action::VolumePromote { volume, force } => (pool.snapshots_to_promote(volume)?, *force),
         Action::VolumeRename { volume, force, .. } => {

@@ -235,6 +235,44 @@ fn writes_of_a_client_that_was_cut_off_do_not_come_after_a_rollback() {
     });
 }
 
+#[test]
+fn a_rollback_takes_the_snapshots_that_it_destroys_from_their_clients_with_force_alone() {
+    let folder = Folder::new("newer");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(9).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        ask(&set, create_volume()).await.unwrap();
+        let take = |name: &str| Action::SnapshotTake { snapshots: vec![name.to_owned()] };
+        for name in ["v@a", "v@b"] {
+            ask(&set, take(name)).await.unwrap();
+        }
+        let back = |force| {
+            let snapshot = "v@a".to_owned();
+            ask(&set, Action::VolumeRollback { snapshot, recursive: true, force })
+        };
+        let read = async |client: &ExportHandle| {
+            client.device.read(0, IoBuf::zeroed(4096)).await.map(drop)
+        };
+        let options = SendOptions { snapshot: Some("v@b".to_owned()), ..SendOptions::default() };
+        let sent = set.begin_send("tank", &options).unwrap();
+        assert_eq!(back(false).await.unwrap_err().code, ErrorCode::PoolBusy);
+        sent.end().await;
+        let [older, newer] =
+            ["tank/v@a", "tank/v@b"].map(|name| set.open(name, &peer()).expect("it is there"));
+        assert_eq!(back(false).await.unwrap_err().code, ErrorCode::PoolBusy);
+        read(&newer).await.unwrap();
+        back(true).await.unwrap();
+        read(&newer).await.unwrap_err();
+        read(&older).await.unwrap();
+        // The next snapshot of that name is another one.
+        ask(&set, take("v@b")).await.unwrap();
+        read(&set.open("tank/v@b", &peer()).ok().unwrap()).await.unwrap();
+        drop((older, newer));
+        set.close().await.unwrap();
+    });
+}
+
 /// What `action` is refused with while the list of known pools cannot be written.
 async fn refused_without_list(set: &PoolSet, folder: &std::path::Path, action: Action) -> Failure {
     let lock = folder.join("lock");
