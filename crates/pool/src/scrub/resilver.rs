@@ -18,10 +18,6 @@ impl Pool {
         let stale = self.store.array.stale_segments();
         self.begin_resilver(stale.len() as u64);
         for segment in stale {
-            if self.lifecycle.closing.get() {
-                // The next import continues the resilver.
-                return;
-            }
             if self.is_stopped() {
                 self.finish(ScanPhase::Stopped);
                 return;
@@ -58,6 +54,10 @@ impl Pool {
             let bytes = u64::from(self.store.table.data_blocks(segment)) * BLOCK_BYTES;
             self.progress(|status| status.done_bytes += bytes);
             self.pace(if live { bytes } else { 0 }, begun).await;
+            if self.lifecycle.closing.get() {
+                // The next import continues the resilver: the last segment may be cut short, too.
+                return;
+            }
         }
         // Rebuilt columns count when they are flushed and the configuration says so.
         self.sync.config_dirty.set(true);

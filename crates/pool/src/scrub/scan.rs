@@ -46,6 +46,10 @@ impl Pool {
             self.progress(|status| status.done_bytes += bytes);
             self.pace(bytes, begun).await;
         }
+        if self.lifecycle.closing.get() && !self.is_stopped() {
+            // The last segment may have been cut short. The export repairs the journal.
+            return;
+        }
         if self.scan.journal_damaged.get() {
             if !self.renew_journal_scrubbing().await && !self.is_stopped() {
                 self.progress(|status| status.errors += 1);

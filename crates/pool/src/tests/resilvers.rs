@@ -237,3 +237,32 @@ fn a_device_that_is_replaced_twice_keeps_both_replacements_until_one_is_whole() 
         pool.export().await.unwrap();
     });
 }
+
+// A command that waits for it would say that the members are whole.
+#[test]
+fn a_resilver_that_the_end_of_the_pool_cuts_short_is_not_called_complete() {
+    for millis in (50..6000).step_by(200) {
+        Runtime::simulated(68).block_on(async move {
+            // Large enough for a segment to take two steps, the last one as well.
+            let rack = Rack::new(&["a", "b"], 16 << 30);
+            let spec = spec(Layout::Mirror, &["a", "b"], &[]);
+            let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+            pool.create_volume(&volume(8 << 20)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            pool.offline("b").await.unwrap();
+            for at in 0..7 {
+                v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+            drop(v);
+            rack.switches.reads_take.set(Nanos::from_millis(300));
+            pool.online("b").await.unwrap();
+            rt::sleep(Nanos::from_millis(millis)).await;
+            pool.export().await.unwrap();
+            let is_whole = pool.store.array.stale_segments().is_empty();
+            let scan = pool.status().scan.unwrap();
+            let is_right = is_whole || scan.state != ScanPhase::Completed;
+            assert!(is_right, "after {millis} ms: {scan:?}");
+        });
+    }
+}
