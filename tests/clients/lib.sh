@@ -71,7 +71,36 @@ need_mounts() {
 # ---------------------------------------------------------------------------- clean-up
 
 UNDO=()
-undo() { UNDO+=("$1"); }
+# When the processes began that the clean-up ends, by their numbers. Numbers come again, and soon where
+# tests run beside each other: by then one may be another test's.
+declare -A BORN=()
+undo() {
+    local number
+    UNDO+=("$1")
+    for number in $(command grep -o 'kill [^;]*' <<<"$1" | command grep -ow '[0-9]\{2,\}'); do
+        BORN[$number]=$(born "$number")
+    done
+}
+# Without other programs: a test may have functions of their names.
+born() {
+    local stat
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    # shellcheck disable=SC2086
+    set -- ${stat##*) }
+    echo "${20}"
+}
+
+# Spares processes that have the number of one which has ended.
+kill_ours() {
+    local word words=()
+    for word in "$@"; do
+        if [[ $word =~ ^[0-9]+$ ]]; then
+            [ "${BORN[$word]-$(born "$word")}" = "$(born "$word")" ] || continue
+        fi
+        words+=("$word")
+    done
+    builtin kill "${words[@]}"
+}
 
 finish() {
     local code=$?
@@ -81,6 +110,7 @@ finish() {
     # that does not end must not keep the rest from being cleared away.)
     (kill_server) >/dev/null 2>&1
     SERVER=
+    kill() { kill_ours "$@"; }
     for ((i = ${#UNDO[@]} - 1; i >= 0; i--)); do
         eval "${UNDO[$i]}" >/dev/null 2>&1
     done
