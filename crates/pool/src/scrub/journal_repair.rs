@@ -96,8 +96,8 @@ impl Pool {
 
     /// [`Pool::renew_journal`] as a part of a scrub, which may be paused or stopped meanwhile.
     pub(crate) async fn renew_journal_scrubbing(self: &Rc<Self>) -> bool {
-        let told =
-            || self.lifecycle.closing.get() || self.scan.paused.get() || self.scan.stop.get();
+        let pauses = self.scan.pauses.get();
+        let told = || self.lifecycle.closing.get() || self.scan.pauses.get() != pauses;
         self.renew_journal(&told).await
     }
 

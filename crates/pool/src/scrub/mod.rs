@@ -25,8 +25,11 @@ pub(crate) struct ScanState {
     status: RefCell<Option<ScanStatus>>,
     scrub_wanted: Cell<bool>,
     resilver_wanted: Cell<bool>,
-    pub(crate) paused: Cell<bool>,
-    pub(crate) stop: Cell<bool>,
+    /// Changes when a scrub is paused or stopped. The task that reads ends with its segment then,
+    /// when another scrub may have begun.
+    pauses: Cell<u64>,
+    /// Changes when a scan begins or is stopped.
+    number: Cell<u64>,
     /// A scrub found damage in the map journal, so the map is written anew.
     pub checkpoint_wanted: Cell<bool>,
     /// Parts of the journal have neither redundancy nor a copy, so the map is written anew.
@@ -97,11 +100,6 @@ impl Pool {
         let mut status = self.scan.status.borrow().clone()?;
         if status.state == ScanPhase::InProgress {
             status.elapsed_secs = self.scan_secs();
-            // The scrub reads on until it notices; an end of the pool must not forget the request.
-            let (pause, stop) = (self.scan.paused.get(), self.scan.stop.get());
-            if status.kind == ScanKind::Scrub && (pause || stop) {
-                status.state = if stop { ScanPhase::Stopped } else { ScanPhase::Paused };
-            }
         }
         Some(status)
     }
@@ -150,16 +148,9 @@ impl Pool {
         if self.is_stopped() || self.lifecycle.closing.get() {
             return Err(ScrubError::NotRunning { pool: self.name(), error: self.why_ended() });
         }
-        if self.scan_runs() && self.scan.paused.replace(false) {
-            // It has not noticed the pause yet, and goes on.
-            self.keep_scan();
-            return Ok(());
-        }
         if self.scan_runs() {
             return Err(ScrubError::InProgress { pool: self.name() });
         }
-        self.scan.paused.set(false);
-        self.scan.stop.set(false);
         self.scan.scrub_wanted.set(true);
         // A status that follows this call shows the scrub as running.
         self.begin_scrub();
@@ -209,35 +200,26 @@ impl Pool {
     }
 
     fn end_scrub(&self, pause: bool) -> Result<(), ScrubError> {
-        let status = self.scan.status.borrow().clone();
-        let scrubbing = status.as_ref().is_some_and(|s| {
-            s.kind == ScanKind::Scrub
-                && (s.state == ScanPhase::InProgress || (!pause && s.state == ScanPhase::Paused))
+        let scrub = self.scan.status.borrow().as_ref().and_then(|status| {
+            (status.kind == ScanKind::Scrub).then_some(status.state).filter(|state| {
+                *state == ScanPhase::InProgress || (!pause && *state == ScanPhase::Paused)
+            })
         });
-        if !scrubbing && !self.scan.scrub_wanted.get() {
+        // It may wait for a resilver, which has the status.
+        let waits = self.scan.scrub_wanted.replace(false);
+        if scrub.is_none() && !waits {
             return Err(ScrubError::NotInProgress { pool: self.name() });
         }
-        let waits = self.scan.scrub_wanted.replace(false);
-        let shown =
-            status.is_some_and(|s| s.kind == ScanKind::Scrub && s.state == ScanPhase::InProgress);
-        if waits {
-            // The scrub has not begun to read, so the scan task will not end it.
-            if !pause {
-                self.scan.next.set(0);
-            }
-            if shown {
-                self.finish(if pause { ScanPhase::Paused } else { ScanPhase::Stopped });
-            }
-        } else if pause {
-            self.scan.paused.set(true);
-        } else {
-            self.scan.stop.set(true);
+        self.scan.pauses.set(self.scan.pauses.get() + 1);
+        if !pause {
+            self.scan.number.set(self.scan.number.get() + 1);
             self.scan.next.set(0);
-            if let Some(status) = self.scan.status.borrow_mut().as_mut() {
-                if status.state == ScanPhase::Paused {
-                    status.state = ScanPhase::Stopped;
-                }
-            }
+        }
+        match scrub {
+            Some(ScanPhase::InProgress) if pause => self.finish(ScanPhase::Paused),
+            Some(ScanPhase::InProgress) => self.finish(ScanPhase::Stopped),
+            Some(_) => self.progress(|status| status.state = ScanPhase::Stopped),
+            None => {}
         }
         self.keep_scan();
         Ok(())
@@ -302,8 +284,6 @@ impl Pool {
                 return;
             }
             if !wanted() && self.is_scrub_due() {
-                scan.paused.set(false);
-                scan.stop.set(false);
                 scan.scrub_wanted.set(true);
             }
             if scan.copies_wanted.replace(false) {
@@ -343,6 +323,7 @@ impl Pool {
         if kind == ScanKind::Scrub {
             self.config.borrow_mut().scrubbed_at = rt::wall_clock();
         }
+        self.scan.number.set(self.scan.number.get() + 1);
         self.health.events.push(PoolEvent::ScanBegan(kind));
         self.scan.begun.set(rt::now());
         self.scan.before_secs.set(0);
@@ -363,6 +344,13 @@ impl Pool {
         if let Some(status) = self.scan.status.borrow_mut().as_mut() {
             change(status);
             status.done_bytes = status.done_bytes.min(status.total_bytes);
+        }
+    }
+
+    /// The progress of the scan with this number, unless another one has begun or it was stopped.
+    fn progress_of(&self, number: u64, change: impl FnOnce(&mut ScanStatus)) {
+        if self.scan.number.get() == number {
+            self.progress(change);
         }
     }
 

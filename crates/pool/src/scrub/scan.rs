@@ -16,11 +16,16 @@ impl Pool {
     pub(super) async fn run_scrub(self: &Rc<Self>) {
         let in_use = self.segments_in_use();
         self.begin_scrub();
+        let (pauses, number) = (self.scan.pauses.get(), self.scan.number.get());
+        let is_paused = || self.scan.pauses.get() != pauses;
         // A device that could not be read is not repaired: it fails the next root, or answers it.
         let rewritten = self.check_labels().await.damaged * self.label_bytes();
-        self.progress(|status| status.repaired_bytes += rewritten);
+        self.progress_of(number, |status| status.repaired_bytes += rewritten);
         let next = self.scan.next.get();
         for segment in in_use.into_iter().filter(|s| s.0 >= next) {
+            if is_paused() {
+                return;
+            }
             if self.is_stopped() {
                 self.finish(ScanPhase::Stopped);
                 return;
@@ -29,46 +34,42 @@ impl Pool {
                 return;
             }
             self.scan.next.set(segment.0);
-            if self.scan.paused.get() {
-                self.finish(ScanPhase::Paused);
-                return;
-            }
-            if self.scan.stop.get() {
-                self.scan.next.set(0);
-                self.finish(ScanPhase::Stopped);
-                return;
-            }
             if rt::now().since(self.scan.kept_at.get()) >= KEEP_EVERY {
                 self.keep_scan();
             }
             let begun = rt::now();
-            let bytes = self.scrub_segment(segment).await;
+            let bytes = self.scrub_segment(segment, number).await;
+            if self.scan.number.get() != number {
+                return;
+            }
             self.progress(|status| status.done_bytes += bytes);
+            if !self.lifecycle.closing.get() && !self.is_stopped() {
+                // It was read to its end.
+                self.scan.next.set(segment.0 + 1);
+            }
             self.pace(bytes, begun).await;
         }
         if self.lifecycle.closing.get() && !self.is_stopped() {
             // The last segment may have been cut short. The export repairs the journal.
             return;
         }
-        if self.scan.journal_damaged.get() {
-            if !self.renew_journal_scrubbing().await && !self.is_stopped() {
-                self.progress(|status| status.errors += 1);
-            }
+        if !is_paused() && self.scan.journal_damaged.get() {
+            let is_renewed = self.renew_journal_scrubbing().await;
             if self.lifecycle.closing.get() && !self.is_stopped() {
                 // The export repairs the journal.
                 return;
             }
-            if self.scan.paused.get() || self.scan.stop.get() {
-                self.finish(if self.scan.stop.get() {
-                    ScanPhase::Stopped
-                } else {
-                    ScanPhase::Paused
-                });
-                return;
+            if !is_renewed && !is_paused() && !self.is_stopped() {
+                self.progress(|status| status.errors += 1);
             }
         }
+        if !is_paused() {
+            self.clean_again().await;
+        }
+        if is_paused() {
+            return;
+        }
         self.scan.next.set(0);
-        self.clean_again().await;
         if !self.is_stopped() {
             self.health.lost.borrow_mut().finish_scrub();
         }
@@ -81,7 +82,9 @@ impl Pool {
         self.store.table.stop_cleaning();
     }
 
-    async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
+    /// Judges a segment for the scan of this `number`; of what it repairs for another one, which
+    /// was stopped meanwhile, nothing is told.
+    async fn scrub_segment(self: &Rc<Self>, segment: SegmentId, number: u64) -> u64 {
         // While this lock is held, no write is on its way to a segment and no segment is freed or
         // reused.
         let mut still = self.writers.lock().await;
@@ -109,7 +112,7 @@ impl Pool {
             }
             match self.store.array.scrub_rows(segment, row, count, &judge).await {
                 Ok(found) => {
-                    self.progress(|status| {
+                    self.progress_of(number, |status| {
                         status.repaired_bytes += found.repaired_bytes;
                         status.errors += found.damaged.len() as u64;
                     });
@@ -117,7 +120,7 @@ impl Pool {
                 }
                 Err(error) => {
                     self.health.events.push(PoolEvent::ScrubFailed(error));
-                    self.progress(|status| status.errors += 1);
+                    self.progress_of(number, |status| status.errors += 1);
                 }
             }
             row += count;

@@ -122,6 +122,34 @@ fn a_scrub_that_goes_on_after_a_pause_keeps_what_it_has_met_before() {
     });
 }
 
+// The scan reads a segment to its end before it notices.
+#[test]
+fn a_scrub_that_was_paused_or_stopped_is_so_at_once() {
+    for millis in (0..1000).step_by(90) {
+        Runtime::simulated(5).block_on(async move {
+            let rack = Rack::new(&["a"], 64 << 20);
+            let pool = written_on(rack.host(1)).await;
+            let spoiled = spoil(&rack.device("a"), &[stamp(64 << 10, 0)]).await;
+            pool.scrub().await.unwrap();
+            rt::sleep(Nanos::from_millis(millis)).await;
+            pool.scrub_stop().await.unwrap();
+            assert!(pool.scrub_pause().await.is_err(), "nothing is left to pause");
+            assert!(pool.scrub_stop().await.is_err(), "nothing is left to stop");
+            pool.scrub().await.expect("another one may begin");
+            assert!(pool.scrub().await.is_err(), "it runs");
+            pool.scrub_pause().await.unwrap();
+            assert!(pool.scrub_pause().await.is_err(), "it is paused");
+            pool.scrub().await.unwrap();
+            let begun = rt::now();
+            let scan = until(&pool, |scan| scan.state != ScanPhase::InProgress).await;
+            assert_eq!((scan.state, scan.errors), (ScanPhase::Completed, spoiled));
+            assert!(rt::now().since(begun) > Nanos::from_secs(3), "it read all at its rate");
+            assert_eq!(pool.status().lost_count, spoiled);
+            pool.export().await.unwrap();
+        });
+    }
+}
+
 // The part of a segment that was not read yet when the pool ended may have damage.
 #[test]
 fn a_scrub_that_an_export_cuts_short_goes_on_with_the_segment_that_it_was_in() {
