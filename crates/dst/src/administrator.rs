@@ -11,10 +11,11 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
 use crate::coverage::Coverage;
+use crate::disks::Disks;
 use crate::leaks::check_promises;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::{Admin, ImproperJob};
-use crate::subject::{CLEANER_EVENT, Cause, Manage, Pool, Refusal, Sync};
+use crate::subject::{CLEANER_EVENT, Cause, Manage, Pool, Refusal, ScanJob, ScrubPhase, Sync};
 use crate::verdict::Kind;
 
 /// The administrator of one boot.
@@ -29,6 +30,8 @@ pub struct Administrator<P: Pool> {
     pub is_beside: bool,
     /// Total size of the volumes at creation, for which the pool has room.
     pub first_sectors: u64,
+    /// What they have gone through.
+    pub disks: Rc<Disks>,
     /// Where the job in progress is noted.
     pub coverage: Rc<Coverage>,
 }
@@ -61,7 +64,8 @@ impl<P: Pool> Administrator<P> {
 
     /// Performs one job. `None` when its volume is not there.
     async fn perform(&self, job: &Admin) -> Option<Result<(), Refusal>> {
-        let is_by_name = !matches!(job, Admin::Manage(_) | Admin::Scrub | Admin::Set { .. });
+        let is_by_name =
+            !matches!(job, Admin::Manage(_) | Admin::Scrub | Admin::Scan(_) | Admin::Set { .. });
         if is_by_name && self.model.has_unknown_names() {
             return None;
         }
@@ -93,7 +97,13 @@ impl<P: Pool> Administrator<P> {
                 self.model.usable(*volume, 0, 1)?;
                 Some(self.pool.set_service(&self.model.name_of(*volume), name, value).await)
             }
-            Admin::Scrub => Some(self.pool.scrub().await.map(drop)),
+            Admin::Scrub => {
+                if self.pool.scrub_phase() != Some(ScrubPhase::Paused) {
+                    self.model.scrubs.forget();
+                }
+                Some(self.pool.scrub().await.map(drop))
+            }
+            Admin::Scan(job) => self.scan(*job).await,
             Admin::Manage(what) => Some(self.pool.manage(&self.devices, what).await),
             Admin::Snapshot(job) => self.snapshot_job(job).await,
         }
@@ -208,6 +218,45 @@ impl<P: Pool> Administrator<P> {
             Err(_) => self.model.count(&format!("jobs refused: {what:?}"), 1),
             Ok(()) => self.model.object(Kind::Error, format!("the pool performed {what:?}")),
         }
+    }
+
+    /// Begins, pauses or stops a scrub. `None` when it is rightly refused.
+    async fn scan(&self, job: ScanJob) -> Option<Result<(), Refusal>> {
+        let before = self.pool.scrub_phase()?;
+        let damage = self.disks.damage();
+        let outcome = self.pool.scan(job).await;
+        let after = self.pool.scrub_phase()?;
+        if self.pool.is_suspended() {
+            return None;
+        }
+        if job == ScanJob::Begin && outcome.is_ok() && before != ScrubPhase::Paused {
+            self.model.scrubs.begin(damage);
+        }
+        if job == ScanJob::Stop && outcome.is_ok() {
+            self.model.scrubs.forget();
+        }
+        let is_right = match (job, before, &outcome) {
+            (ScanJob::Begin, ScrubPhase::Running | ScrubPhase::Resilver, outcome) => {
+                outcome.is_err()
+            }
+            (ScanJob::Begin, _, outcome) => outcome.is_ok() && after == ScrubPhase::Running,
+            (_, ScrubPhase::Stopped | ScrubPhase::Completed, outcome) => outcome.is_err(),
+            (ScanJob::Pause, ScrubPhase::Paused, outcome) => outcome.is_err(),
+            (ScanJob::Pause, ScrubPhase::Running, outcome) => {
+                outcome.is_ok() && after == ScrubPhase::Paused
+            }
+            (ScanJob::Stop, ScrubPhase::Running | ScrubPhase::Paused, outcome) => {
+                outcome.is_ok() && after == ScrubPhase::Stopped
+            }
+            // A scrub may wait for a resilver.
+            _ => true,
+        };
+        if !is_right {
+            let text = format!("{job:?} when the scrub was {before:?}: {outcome:?}, now {after:?}");
+            self.model.object(Kind::Scrub, text);
+        }
+        self.model.count("scrubs: jobs refused", u64::from(outcome.is_err()));
+        outcome.is_ok().then_some(outcome)
     }
 
     async fn set_sync(&self, volume: u32, sync: Sync) -> Result<(), Refusal> {

@@ -27,7 +27,7 @@ use crate::operator::Operator;
 use crate::panics;
 use crate::refusal;
 use crate::scenario::{Admin, Boot, Demand, TimedFault, has_takeovers};
-use crate::subject::{Cause, ImportMode, Pool, Refusal, Subject};
+use crate::subject::{Cause, ImportMode, Pool, Refusal, ScrubPhase, Subject};
 use crate::succession::succeed;
 use crate::transport::{Transport, serve};
 use crate::verdict::Kind;
@@ -70,6 +70,7 @@ impl<S: Subject> BootContext<S> {
         if let (Some(contest), Some(plan)) = (&self.contest, &boot.takeover) {
             contest.begin_at(plan.at_command);
         }
+        self.disks.schedule_map_loss(boot.lost_map);
         self.count_events_at_power_cut(&pool);
         let server = (!boot.remote.is_empty()).then(|| serve(&pool));
         let crashes = boot.crash.is_some();
@@ -249,6 +250,7 @@ impl<S: Subject> BootContext<S> {
             model: self.model.clone(),
             devices,
             is_beside,
+            disks: self.disks.clone(),
             first_sectors: self.scenario.volumes.iter().sum(),
             coverage: self.disks.coverage.clone(),
         };
@@ -319,6 +321,12 @@ impl<S: Subject> BootContext<S> {
         let is_exact = demand == Demand::AllData && rewinds.is_none() && !model.failed();
         if is_exact {
             figures::check_sync(model, &pool);
+        }
+        let was_paused = model.scrubs.take_paused();
+        if is_exact && was_paused && pool.scrub_phase() != Some(ScrubPhase::Paused) {
+            let text =
+                format!("a scrub was paused, and is {:?} after the import", pool.scrub_phase());
+            model.object(Kind::Scrub, text);
         }
         if let Some(noted) = noted.filter(|_| is_exact) {
             figures::compare(self, &pool, &noted).await;

@@ -31,6 +31,8 @@ pub(crate) struct BootContext<S: Subject> {
     pub(crate) phase: Rc<Cell<&'static str>>,
     /// No scrubs at the end.
     pub(crate) is_brief: bool,
+    /// No scrub at the end, and one that runs or is paused stays.
+    pub(crate) leaves_scrub: bool,
     /// On the machine that has the pool: another one takes it.
     pub(crate) contest: Option<Rc<Contest>>,
 }
@@ -46,6 +48,7 @@ impl<S: Subject> BootContext<S> {
             tally: self.tally.clone(),
             phase: self.phase.clone(),
             is_brief: self.is_brief,
+            leaves_scrub: self.leaves_scrub,
             contest: None,
         }
     }

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Device};
@@ -21,7 +22,9 @@ use crate::model::Model;
 use crate::object_stores;
 use crate::refusal::Suspect;
 use crate::remote_log::Networks;
-use crate::scenario::{Demand, MapRot, Scenario, TimedFault, TimedLoss, TimedNetwork};
+use crate::scenario::{
+    Demand, MapRot, Scenario, TimedFault, TimedLoss, TimedMapLoss, TimedNetwork,
+};
 use crate::subject::PoolSpec;
 
 /// What a backup device has beside the image, and some more.
@@ -64,6 +67,12 @@ pub struct Disks {
     pub(crate) buckets: Vec<(usize, Rc<Bucket>)>,
     /// Objects that they have lost.
     lost_objects: Rc<Cell<u64>>,
+    /// Rot in the map journal that has not come.
+    map_loss: Cell<Option<TimedMapLoss>>,
+    /// Frames of the map journal that are gone on every disk.
+    lost_frames: Cell<u64>,
+    /// Numbers of the disks of each group.
+    groups: Vec<Range<usize>>,
 }
 
 impl Disks {
@@ -105,6 +114,9 @@ impl Disks {
         Self {
             world,
             buckets,
+            map_loss: Cell::default(),
+            lost_frames: Cell::default(),
+            groups: spec.group_ranges().collect(),
             lost_objects: Rc::default(),
             sims,
             stacks,
@@ -191,7 +203,10 @@ impl Disks {
 
     /// How often each kind of fault struck, over all disks.
     pub(crate) fn fault_counts(&self) -> Vec<(&'static str, u64)> {
-        let mut sums: Vec<(&'static str, u64)> = vec![("lost object", self.lost_objects.get())];
+        let mut sums = vec![
+            ("lost object", self.lost_objects.get()),
+            ("lost frame of the map journal", self.lost_frames.get()),
+        ];
         for stack in &self.stacks {
             let c = stack.counts();
             sums.extend([
@@ -260,6 +275,52 @@ impl Disks {
             let offset_bytes = block + rot.at_byte % BLOCK_BYTES;
             self.stacks[disk].inject(&Fault::Rot { offset_bytes, mask: rot.mask });
         }
+    }
+
+    /// Has frames of the map journal rot on every disk of their group, at a command from now on.
+    pub(crate) fn schedule_map_loss(self: &Rc<Self>, loss: Option<TimedMapLoss>) {
+        self.map_loss.set(loss);
+        let Some(loss) = loss else { return };
+        let disks = Rc::downgrade(self);
+        self.world.at_command(self.world.submitted() + loss.at_command.max(1), move || {
+            disks.upgrade().iter().for_each(|disks| disks.lose_map());
+        });
+    }
+
+    /// Has them rot now, unless they have.
+    pub(crate) fn lose_map(&self) {
+        let Some(TimedMapLoss { pick, .. }) = self.map_loss.take() else { return };
+        let on = |disk| self.frames_on(disk).into_iter().map(move |(at, seq)| (seq, disk, at));
+        let data = 0..self.groups.last().map_or(0, |group| group.end);
+        let mut places: Vec<_> = data.flat_map(on).collect();
+        // What is being written there may be data.
+        let written: Vec<_> = self
+            .world
+            .unflushed()
+            .iter()
+            .map(|w| w.offset_bytes..w.offset_bytes + w.len_bytes)
+            .collect();
+        places
+            .retain(|(.., at)| !written.iter().any(|w| w.start < at + BLOCK_BYTES && *at < w.end));
+        let numbers: BTreeSet<u64> = places.iter().map(|(seq, ..)| *seq).collect();
+        if let Some(pick) = pick {
+            let back = pick as usize % numbers.len().max(1);
+            let number = numbers.into_iter().rev().nth(back);
+            places.retain(|(seq, ..)| Some(*seq) == number);
+        }
+        for (seq, disk, at) in places {
+            self.lost_frames.set(self.lost_frames.get() + 1);
+            let group = self.groups.iter().find(|group| group.contains(&disk)).cloned();
+            self.world.tell(|| format!("frame {seq} of the map journal is lost, at {at}"));
+            for disk in group.into_iter().flatten() {
+                // Equal rot of all columns would leave parity as it is.
+                let offset_bytes = at + 8 + disk as u64;
+                self.stacks[disk].inject(&Fault::Rot { offset_bytes, mask: 1 });
+                self.struck.borrow_mut().insert(disk);
+            }
+        }
+        self.strikes.set(self.strikes.get() + 1);
+        self.coverage.note("lost map", true);
     }
 
     /// Ends all faults, also those whose command has not come.

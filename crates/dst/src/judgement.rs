@@ -16,7 +16,7 @@ use crate::model::{Model, Presence};
 use crate::scenario::Demand;
 use crate::snapshot_copies::FIRST_COPY;
 use crate::stamp::Fill;
-use crate::subject::{Pool, Scrubbed, Subject};
+use crate::subject::{Pool, ScrubPhase, Scrubbed, Subject};
 use crate::verdict::Kind;
 
 /// Limit of scrubs at the end of a run.
@@ -250,7 +250,8 @@ pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, 
         flush(&device, model, volume).await;
     }
     phase.set("scrub");
-    if !context.is_brief {
+    context.disks.lose_map();
+    if !context.is_brief && !context.leaves_scrub {
         scrub_until_clean(context, &pool, demand).await;
     }
     if context.scenario.counts_leaks {
@@ -266,6 +267,7 @@ pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, 
         }
     }
     phase.set("export");
+    model.scrubs.export(pool.scrub_phase() == Some(ScrubPhase::Paused));
     match pool.export().await {
         Ok(()) => {
             for id in model.ids() {
@@ -278,7 +280,7 @@ pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, 
 
 /// Scrubs until a scrub must be clean, and checks that one. A scrub must be clean when the disks
 /// took no damage during it and during the one before: a disk may lose a scrub's own repairs. Where
-/// every damage is an error, the first scrub must be clean.
+/// every damage is an error, the first scrub must be clean. A scrub that was paused goes on.
 pub(crate) async fn scrub_until_clean<S: Subject>(
     context: &BootContext<S>,
     pool: &S::Pool,
@@ -286,7 +288,14 @@ pub(crate) async fn scrub_until_clean<S: Subject>(
 ) {
     let model = &context.model;
     let has_copies = context.scenario.spec.parity() > 0;
-    let mut must_be_clean = context.scenario.is_loud;
+    let found = pool.scrub_phase();
+    let is_whole = match found {
+        Some(ScrubPhase::Completed) => model.scrubs.is_new(),
+        found => found == Some(ScrubPhase::Running),
+    };
+    let was_calm = is_whole && model.scrubs.is_calm(context.disks.damage());
+    model.count("scrubs that are followed by one", u64::from(was_calm));
+    let mut must_be_clean = context.scenario.is_loud || was_calm;
     for round in 0..MAX_SCRUBS {
         let before = context.disks.damage();
         let mut is_clean = false;
@@ -308,5 +317,11 @@ pub(crate) async fn scrub_until_clean<S: Subject>(
             break;
         }
         must_be_clean = is_calm;
+        if round == 0 && found == Some(ScrubPhase::Paused) {
+            // It had begun before.
+            must_be_clean = model.scrubs.is_calm(context.disks.damage());
+            model.count("paused scrubs that are followed by one", u64::from(must_be_clean));
+        }
     }
+    model.scrubs.forget();
 }

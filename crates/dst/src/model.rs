@@ -17,10 +17,12 @@ use crate::verdict::{Failure, Kind};
 
 use names::Names;
 use rival::Rival;
+use scrubs::Scrubs;
 pub use snapshots::{Promotions, SnapshotModel, tag_name};
 
 mod names;
 mod rival;
+mod scrubs;
 mod snapshots;
 
 /// Whether a volume must exist.
@@ -217,6 +219,8 @@ pub struct Model {
     pub figures: RefCell<Option<Figures>>,
     /// An import was allowed to accept a loss, and its result is not judged yet.
     pub loss_accepted: Cell<bool>,
+    /// The scrub that runs or is paused.
+    pub scrubs: Scrubs,
     /// Another machine that wants the pool.
     rival: RefCell<Rival>,
 }
@@ -251,6 +255,7 @@ impl Model {
             available_at_first: Cell::new(None),
             figures: RefCell::default(),
             loss_accepted: Cell::new(false),
+            scrubs: Scrubs::default(),
             rival: RefCell::default(),
         })
     }
@@ -281,6 +286,7 @@ impl Model {
         fork.commits.set(self.commits.get());
         fork.rewinds.set(self.rewinds.get());
         fork.list_is_behind.set(self.list_is_behind.get());
+        fork.scrubs.set(&self.scrubs);
         fork
     }
 

@@ -23,7 +23,7 @@ use crate::remote_log::RemoteLog;
 use crate::scenario::Copying;
 use crate::subject::{
     CLEANER_EVENT, Figures, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, SERVICES,
-    Scrubbed, Subject, Sync,
+    ScanJob, ScrubPhase, Scrubbed, Subject, Sync,
 };
 
 const POOL_NAME: &str = "tank";
@@ -389,6 +389,27 @@ impl Pool for ForebayPool {
                 }
             }
         }
+    }
+
+    async fn scan(&self, job: ScanJob) -> Result<(), Refusal> {
+        match job {
+            ScanJob::Begin => self.pool().scrub().await?,
+            ScanJob::Pause => self.pool().scrub_pause().await?,
+            ScanJob::Stop => self.pool().scrub_stop().await?,
+        }
+        Ok(())
+    }
+
+    fn scrub_phase(&self) -> Option<ScrubPhase> {
+        let Some(scan) = self.pool().status().scan else { return Some(ScrubPhase::Other) };
+        Some(match (scan.kind, scan.state) {
+            (ScanKind::Resilver, ScanPhase::InProgress) => ScrubPhase::Resilver,
+            (ScanKind::Resilver, _) => ScrubPhase::Other,
+            (ScanKind::Scrub, ScanPhase::InProgress) => ScrubPhase::Running,
+            (ScanKind::Scrub, ScanPhase::Paused) => ScrubPhase::Paused,
+            (ScanKind::Scrub, ScanPhase::Stopped) => ScrubPhase::Stopped,
+            (ScanKind::Scrub, ScanPhase::Completed) => ScrubPhase::Completed,
+        })
     }
 
     async fn manage(&self, disks: &[Device], what: &Manage) -> Result<(), Refusal> {

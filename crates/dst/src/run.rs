@@ -203,6 +203,7 @@ impl<S: Subject> Run<S> {
             tally: tally.clone(),
             phase: phase.clone(),
             is_brief: self.is_brief,
+            leaves_scrub: boot.leaves_scrub,
             contest: None,
         };
         self.subject.remember(self.memory);
@@ -304,6 +305,7 @@ impl<S: Subject> Run<S> {
         world.power_on();
         self.disks.machine.power_off();
         self.model.forget_callers();
+        self.model.scrubs.power_off(cut);
         // The task that would have ended a disk's hang is gone, so the hang ends here.
         self.disks.stacks.iter().for_each(|stack| stack.calm());
     }

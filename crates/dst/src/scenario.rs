@@ -9,10 +9,12 @@ use forebay_sim::{CrashPoint, Fate, Rng, Unflushed, random_fates};
 use serde::{Deserialize, Serialize};
 
 use crate::stamp::Fill;
-use crate::subject::{Manage, PoolSpec, Sync};
+use crate::subject::{Manage, PoolSpec, ScanJob, Sync};
 
+pub use snapshot_job::{Copying, SnapshotJob};
 pub use takeover::{Attempt, CutOff, Loss, Stand, StandEnd, Takeover, cuts_off, has_takeovers};
 
+mod snapshot_job;
 mod takeover;
 
 /// The version of the file format.
@@ -92,6 +94,12 @@ pub struct Boot {
     /// begins. Frames that no root names, left by a run that was cut, stay in place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_map: Vec<usize>,
+    /// Rot in the map journal while the pool runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_map: Option<TimedMapLoss>,
+    /// Without a power cut the boot ends with an export, whatever scrub runs or is paused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_scrub: bool,
     /// What happens between the import and the start of the clients. The boot's faults are counted
     /// from its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -270,6 +278,8 @@ pub enum Admin {
         value: String,
     },
     Scrub,
+    /// Does not wait for the end of the scrub.
+    Scan(ScanJob),
     /// A job that must be refused and change nothing.
     Improper {
         volume: u32,
@@ -277,50 +287,6 @@ pub enum Admin {
     },
     Manage(Manage),
     Snapshot(SnapshotJob),
-}
-
-/// One job on snapshots. A snapshot is named by its volume and a number, which is used once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum SnapshotJob {
-    /// Takes snapshots of volumes at one instant.
-    Take { volumes: Vec<u32>, number: u32 },
-    /// Reads a snapshot as a whole.
-    Read { volume: u32, number: u32 },
-    /// Reads the snapshots of all volumes that were taken at one instant.
-    ReadAll { number: u32 },
-    /// Destroys a snapshot.
-    Destroy { volume: u32, number: u32 },
-    /// Adds a tag to a snapshot, which then cannot be destroyed; or takes the tag away.
-    Hold { volume: u32, number: u32, tag: u32, release: bool },
-    /// Gives a snapshot another of its names: the one of its creation (0), or a further one.
-    Rename { volume: u32, number: u32, to: u32 },
-    /// Takes a volume back to a snapshot and destroys the newer ones, `in_use` beside its clients.
-    RollBack {
-        volume: u32,
-        number: u32,
-        #[serde(default)]
-        in_use: bool,
-    },
-    /// Makes volume `clone` out of a snapshot.
-    Clone { volume: u32, number: u32, clone: u32 },
-    /// Turns volume `clone` and the one that it was cloned from around.
-    Promote { clone: u32 },
-    /// Sends a snapshot and receives it as volume `copy`.
-    Copy { volume: u32, number: u32, copy: u32, how: Copying },
-}
-
-/// How a snapshot is sent and received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Copying {
-    /// Only what changed since the snapshot of this number, with which the copy ends.
-    pub base: Option<u32>,
-    /// Compressed and shared blocks are sent as they are stored.
-    pub is_as_stored: bool,
-    /// What was received of an interrupted stream is kept.
-    pub is_resumable: bool,
-    /// Parts after which the stream ends early.
-    pub cut: Option<u64>,
 }
 
 /// Jobs that must be refused.
@@ -354,6 +320,9 @@ impl Admin {
             Admin::Set { .. } => "property set",
             Admin::Service { .. } => "service set",
             Admin::Scrub => "scrub",
+            Admin::Scan(ScanJob::Begin) => "scrub begun",
+            Admin::Scan(ScanJob::Pause) => "scrub paused",
+            Admin::Scan(ScanJob::Stop) => "scrub stopped",
             Admin::Improper { .. } => "improper job",
             Admin::Manage(Manage::Offline(_)) => "device offline",
             Admin::Manage(Manage::Online(_)) => "device online",
@@ -372,17 +341,7 @@ impl Admin {
             Admin::Manage(Manage::Renew(_)) => "log device renewed",
             Admin::Manage(Manage::Commit) => "commit",
             Admin::Manage(Manage::Clean) => "clean",
-            Admin::Snapshot(SnapshotJob::Take { .. }) => "snapshot taken",
-            Admin::Snapshot(SnapshotJob::Read { .. }) => "snapshot read",
-            Admin::Snapshot(SnapshotJob::ReadAll { .. }) => "snapshots of an instant read",
-            Admin::Snapshot(SnapshotJob::Destroy { .. }) => "snapshot destroyed",
-            Admin::Snapshot(SnapshotJob::Hold { release: false, .. }) => "snapshot held",
-            Admin::Snapshot(SnapshotJob::Hold { release: true, .. }) => "snapshot released",
-            Admin::Snapshot(SnapshotJob::Rename { .. }) => "snapshot renamed",
-            Admin::Snapshot(SnapshotJob::RollBack { .. }) => "volume rolled back",
-            Admin::Snapshot(SnapshotJob::Clone { .. }) => "volume cloned",
-            Admin::Snapshot(SnapshotJob::Promote { .. }) => "clone promoted",
-            Admin::Snapshot(SnapshotJob::Copy { .. }) => "snapshot sent and received",
+            Admin::Snapshot(job) => job.name(),
         }
     }
 
@@ -455,6 +414,16 @@ pub struct MapRot {
     pub at_byte: u64,
     /// The bits to flip.
     pub mask: u8,
+}
+
+/// Rot in frames of the map journal, in every copy and on every disk. A pool that runs has the map
+/// in memory, and a scrub writes it anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimedMapLoss {
+    /// The command, counted from the start of the clients.
+    pub at_command: u64,
+    /// Index of the frame, newest first, modulo their number. `None`: every frame.
+    pub pick: Option<u64>,
 }
 
 /// A power cut.

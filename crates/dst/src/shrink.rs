@@ -134,12 +134,15 @@ fn drop_faults(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> 
     // Behind the faults: what strikes the map journal.
     let mut at = at - out.boots.iter().map(|boot| boot.faults.len()).sum::<usize>();
     for boot in &mut out.boots {
-        if boot.map_rot.is_some() {
-            if at == 0 {
-                boot.map_rot = None;
+        for is_there in [boot.map_rot.is_some(), boot.lost_map.is_some()] {
+            if is_there && at == 0 {
+                match boot.map_rot.take() {
+                    Some(_) => {}
+                    None => boot.lost_map = None,
+                }
                 return Some(out);
             }
-            at -= 1;
+            at -= usize::from(is_there);
         }
         if at < boot.stale_map.len() {
             boot.stale_map.remove(at);

@@ -90,6 +90,34 @@ pub struct Scrubbed {
     pub unrepaired: u64,
 }
 
+/// What an administrator may do to a scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScanJob {
+    /// Begins one, or continues a paused one.
+    Begin,
+    /// Pauses it.
+    Pause,
+    /// Ends it.
+    Stop,
+}
+
+/// What a pool says of its last scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScrubPhase {
+    /// There was none, or a resilver.
+    Other,
+    /// A resilver runs.
+    Resilver,
+    /// A scrub runs.
+    Running,
+    /// A scrub waits to be continued.
+    Paused,
+    /// A scrub was stopped.
+    Stopped,
+    /// A scrub has ended.
+    Completed,
+}
+
 /// What an administrator may do to a running pool. Disks are numbers, as in [`PoolSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Manage {
@@ -319,6 +347,16 @@ pub trait Pool: 'static {
 
     /// Checks every copy and parity column and repairs damage.
     async fn scrub(&self) -> Result<Scrubbed, Refusal>;
+
+    /// Begins, pauses or stops a scrub, and does not wait.
+    async fn scan(&self, job: ScanJob) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("there is no scrub: {job:?}")))
+    }
+
+    /// What the pool says of its last scan; `None` when the subject does not tell.
+    fn scrub_phase(&self) -> Option<ScrubPhase> {
+        None
+    }
 
     /// Performs an administrator's job.
     async fn manage(&self, disks: &[Device], what: &Manage) -> Result<(), Refusal>;

@@ -14,7 +14,7 @@ use crate::generate::{Aim, Constraints, generate};
 use crate::reference_pool::{Flaw, Reference};
 use crate::scenario::{
     Act, Attempt, Crash, CutOff, Fates, Loss, MapRot, Power, Scenario, Takeover, TimedFault,
-    TimedLoss, TimedPower,
+    TimedLoss, TimedMapLoss, TimedPower,
 };
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::{LogShape, PoolSpec, Raid};
@@ -215,6 +215,7 @@ fn shrinker_drops_faults_of_the_map_journal() {
         .find(|s| s.boots.iter().any(|boot| !boot.stale_map.is_empty()))
         .expect("one of them");
     scenario.boots[0].map_rot = Some(MapRot { pick: 1, blocks: 1, at_byte: 1, mask: 1 });
+    scenario.boots[0].lost_map = Some(TimedMapLoss { at_command: 1, pick: None });
     let fails = |_: &Scenario| {
         let failure = Failure { kind: Kind::Prefix, message: String::new() };
         let tally = Tally::default();
@@ -223,6 +224,7 @@ fn shrinker_drops_faults_of_the_map_journal() {
     let (small, _) = shrink::shrink(&scenario, Kind::Prefix, 2000, fails);
     for boot in &small.boots {
         assert!(boot.stale_map.is_empty() && boot.map_rot.is_none() && boot.faults.is_empty());
+        assert!(boot.lost_map.is_none());
     }
 }
 

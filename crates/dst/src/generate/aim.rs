@@ -52,11 +52,13 @@ pub enum Aim {
     Takeover,
     /// Clients that go away while their requests are in flight.
     Canceled,
+    /// Scrubs that are paused, go on after an export or a crash, and are stopped, while disks rot.
+    Scrubs,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 21] = [
+    const SHARES: [(Aim, u64); 22] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -78,6 +80,7 @@ impl Aim {
         (Aim::Memory, 20),
         (Aim::Takeover, 40),
         (Aim::Canceled, 30),
+        (Aim::Scrubs, 30),
     ];
 
     /// Draws an aim.

@@ -137,6 +137,8 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         remote: (0..clients as usize).filter(|_| remote.chance(plan.remote)).collect(),
         admin,
         map_rot: None,
+        lost_map: None,
+        leaves_scrub: false,
         stale_map: Vec::new(),
         succession: None,
         outage: None,

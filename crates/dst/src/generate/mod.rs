@@ -33,6 +33,7 @@ mod remote_log;
 mod renames;
 mod returns;
 mod rewinds;
+mod scrubs;
 mod sharing;
 mod sizes;
 mod slow_labels;
@@ -97,7 +98,7 @@ impl Class {
 
     fn fewest_boots(self) -> u64 {
         match self.aim {
-            Aim::Redundancy | Aim::Replay | Aim::Returns | Aim::Rewind => 2,
+            Aim::Redundancy | Aim::Replay | Aim::Returns | Aim::Rewind | Aim::Scrubs => 2,
             Aim::Roots => 3,
             _ if self.crashes_in_recovery => 3,
             _ => 1,
@@ -122,6 +123,7 @@ impl Class {
             crash_in_recovery_of(boot, plan, seed);
         }
         rewinds::apply(boot, plan, level);
+        scrubs::apply(boot, plan, level);
     }
 
     /// Disks fail in turn (at level within).
@@ -131,7 +133,7 @@ impl Class {
 
     /// A pool without redundancy may not lose a write or a disk.
     fn needs_redundancy(self) -> bool {
-        let aim = matches!(self.aim, Aim::Misaddressed | Aim::MovedRot);
+        let aim = matches!(self.aim, Aim::Misaddressed | Aim::MovedRot | Aim::Scrubs);
         self.crashes_in_recovery || aim || self.has_succession()
     }
 }
@@ -300,6 +302,7 @@ fn draw_stock(
         Aim::Suspension => {
             suspension::draw_properties(spec, &mut seed.derive("suspension").rng());
         }
+        Aim::Scrubs => scrubs::draw_properties(spec, &mut seed.derive("scrubs").rng()),
         Aim::Mixed if class.is_free && !class.is_full && sizes.chance(PROPERTIES_PER_MILLE) => {
             sizes::draw_properties(spec, sizes);
         }
@@ -425,6 +428,8 @@ fn draw_pool(
         let per_mille = match class.aim {
             Aim::Redundancy => 400,
             Aim::Suspension => 300,
+            // A disk with much rot would be replaced.
+            Aim::Scrubs => 0,
             _ => HOT_SPARES_PER_MILLE,
         };
         if rng.chance(per_mille) && spec.parity() > 0 {
