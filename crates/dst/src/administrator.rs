@@ -97,6 +97,10 @@ impl<P: Pool> Administrator<P> {
                 self.model.usable(*volume, 0, 1)?;
                 Some(self.pool.set_service(&self.model.name_of(*volume), name, value).await)
             }
+            Admin::Reserve { volume, is_thick } => {
+                self.model.usable(*volume, 0, 1)?;
+                self.reserve(*volume, *is_thick).await
+            }
             Admin::Scrub => {
                 if self.pool.scrub_phase() != Some(ScrubPhase::Paused) {
                     self.model.scrubs.forget();
@@ -218,6 +222,24 @@ impl<P: Pool> Administrator<P> {
             Err(_) => self.model.count(&format!("jobs refused: {what:?}"), 1),
             Ok(()) => self.model.object(Kind::Error, format!("the pool performed {what:?}")),
         }
+    }
+
+    /// Has a volume reserve its space, or not. `None` when there is not enough, or blocks of the
+    /// volume are shared or compressed.
+    async fn reserve(&self, volume: u32, is_thick: bool) -> Option<Result<(), Refusal>> {
+        let was_sparse = self.model.update(volume, |v| v.is_sparse)?;
+        if !is_thick {
+            self.model.update(volume, |v| v.is_sparse = true);
+        }
+        let value = if is_thick { "auto" } else { "none" };
+        let name = self.model.name_of(volume);
+        let outcome = self.pool.set_service(&name, "reservation", value).await;
+        if is_thick && outcome.is_ok() {
+            self.model.reserved(volume);
+        }
+        let is_excused = is_thick && was_sparse && outcome.is_err();
+        self.model.count("reservations refused", u64::from(is_excused));
+        (!is_excused).then_some(outcome)
     }
 
     /// Begins, pauses or stops a scrub. `None` when it is rightly refused.

@@ -273,7 +273,8 @@ fn change_answered(
 /// destroyed, or the rest of a block that it changes in part could not be read.
 fn change_failed(model: &Model, range: SectorRange, issued: u64, what: &str, error: &DeviceError) {
     let found = model.update(range.volume, |v| {
-        (v.is_sparse, v.may_fail(issued, range.end()), v.was_in_outage(issued))
+        let is_sparse = v.is_sparse || issued <= v.thick_since;
+        (is_sparse, v.may_fail(issued, range.end()), v.was_in_outage(issued))
     });
     let (is_sparse, may_fail, was_in_outage) = found.unwrap_or((false, true, false));
     let reads = range.first % BLOCK_SECTORS != 0 || range.end() % BLOCK_SECTORS != 0;

@@ -55,6 +55,8 @@ pub struct VolumeModel {
     pub sync_varies: bool,
     /// Its writes may be refused for want of space.
     pub is_sparse: bool,
+    /// Its space is reserved for writes that were issued since then, by the history's clock.
+    pub thick_since: u64,
     /// Clients use it although its creation is not answered.
     pub is_visible: bool,
     /// Its upper half lies so many sectors higher than its sectors say.
@@ -376,6 +378,12 @@ impl Model {
         }
     }
 
+    /// Notes that all of the volume's space is reserved from now on.
+    pub fn reserved(&self, id: u32) {
+        let now = self.clock.get();
+        self.update(id, |v| (v.is_sparse, v.thick_since) = (false, now));
+    }
+
     /// Notes the request to create a volume.
     pub fn creating(&self, id: u32, sectors: u64) {
         let mut history = History::new(&volume_name(id), sectors, self.atomic_sectors.get());
@@ -388,6 +396,7 @@ impl Model {
             sync: Some(Sync::Standard),
             sync_varies: false,
             is_sparse: false,
+            thick_since: 0,
             is_visible: false,
             gap_sectors: 0,
             is_closed: false,

@@ -277,6 +277,11 @@ pub enum Admin {
         name: String,
         value: String,
     },
+    /// Makes a volume reserve all of its space, or none.
+    Reserve {
+        volume: u32,
+        is_thick: bool,
+    },
     Scrub,
     /// Does not wait for the end of the scrub.
     Scan(ScanJob),
@@ -319,6 +324,8 @@ impl Admin {
             Admin::Rename { .. } => "volume renamed",
             Admin::Set { .. } => "property set",
             Admin::Service { .. } => "service set",
+            Admin::Reserve { is_thick: true, .. } => "space reserved",
+            Admin::Reserve { is_thick: false, .. } => "space released",
             Admin::Scrub => "scrub",
             Admin::Scan(ScanJob::Begin) => "scrub begun",
             Admin::Scan(ScanJob::Pause) => "scrub paused",

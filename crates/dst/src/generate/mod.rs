@@ -31,6 +31,7 @@ mod races;
 mod refusals;
 mod remote_log;
 mod renames;
+mod reservations;
 mod returns;
 mod rewinds;
 mod scrubs;
@@ -194,8 +195,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         }
         remote_log::apply(&mut boot, &plan, commands().min(1 << 12));
         snapshots.apply(&mut boot, &plan);
-        sharing::apply(&mut boot, &plan);
-        renames::apply(&mut boot, &plan);
+        draw_changes_of_volumes(&mut boot, &plan);
         object_stores::attach(&mut boot, &plan);
         boot
     };
@@ -217,6 +217,13 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         keeps_disks: level == Level::CrashOnly && keeps_disks(class.aim, &boots),
         boots: takeovers::spare_after_cuts(boots),
     }
+}
+
+/// Draws jobs that change volumes beside their clients.
+fn draw_changes_of_volumes(boot: &mut Boot, plan: &BootPlan<'_>) {
+    sharing::apply(boot, plan);
+    renames::apply(boot, plan);
+    reservations::apply(boot, plan);
 }
 
 /// True when no fault of the boots is a reason to put a disk out of use.
