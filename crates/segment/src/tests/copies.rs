@@ -93,3 +93,26 @@ fn a_block_that_cannot_be_read_is_taken_from_its_copy() {
     assert!(is_read(UNIT, &Damage { blocks: &[], copies, unreadable }));
     assert!(is_read(UNIT, &Damage { blocks: &[], copies: &all, unreadable }));
 }
+
+// The import writes what it has put together back to both places: either may be lost next.
+#[test]
+fn what_was_put_together_is_repaired_in_both_places() {
+    Runtime::simulated(42).block_on(async {
+        let b = bench_with(Layout::Raid0, 1, (UNIT, 2 * HALF, 3), |device| device);
+        let (start, end, payload) = journal::write_frame(&b).await;
+        let block = |at: u64| (0, at * BLOCK_LEN as u64, BLOCK_LEN as u64);
+        let copy = |at: u64| (0, HALF + at * BLOCK_LEN as u64, BLOCK_LEN as u64);
+        journal::damage(&b, &[block(3), copy(5)]).await;
+        let read = async || {
+            let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            let is_right = reader.next().await.unwrap().is_some_and(|f| f.payload() == payload);
+            assert!(is_right && reader.next().await.unwrap().is_none());
+            reader.take_repairs()
+        };
+        for (addr, bytes) in read().await {
+            b.array.repair(addr, &bytes).await.unwrap();
+        }
+        journal::damage(&b, &[copy(3), block(5)]).await;
+        assert!(!read().await.is_empty());
+    });
+}

@@ -1,5 +1,7 @@
 //! The map journal: damage in many places, and the segments that it takes and gives back.
 
+use forebay_format::superblock::JournalPosition;
+
 use super::*;
 
 const COMMIT: CommitId = CommitId(1);
@@ -8,8 +10,8 @@ const UNIT: u64 = 16 << 10;
 /// Where the second half of a column begins, which has the copies of the first.
 const HALF: u64 = 128 << 10;
 
-/// Writes a frame of 30 blocks and, after damage to `ranges` (device, offset, length), reads it.
-pub(super) async fn read_damaged(b: &Bench, ranges: &[(usize, u64, u64)]) -> bool {
+/// Writes a frame of 30 blocks. Returns where the journal begins and ends, and its payload.
+pub(super) async fn write_frame(b: &Bench) -> (JournalPosition, JournalPosition, Vec<u8>) {
     let (array, table) = (b.array.clone(), b.table.clone());
     let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
     let start = writer.open(COMMIT).unwrap();
@@ -17,11 +19,21 @@ pub(super) async fn read_damaged(b: &Bench, ranges: &[(usize, u64, u64)]) -> boo
     writer.append(FrameKind::Delta, &payload, COMMIT).await.unwrap();
     writer.finish_rows(COMMIT).await.unwrap();
     b.in_flight.drain().await.unwrap();
-    let end = writer.position().unwrap();
+    (start, writer.position().unwrap(), payload)
+}
+
+/// Damages `ranges` (device, offset, length).
+pub(super) async fn damage(b: &Bench, ranges: &[(usize, u64, u64)]) {
     for (device, offset, len) in ranges {
         let rotten = IoBuf::copy_of(&vec![0xee; *len as usize]).freeze();
         b.devices[*device].write(*offset, rotten, false).await.unwrap();
     }
+}
+
+/// Writes a frame of 30 blocks and, after damage to `ranges`, reads it.
+pub(super) async fn read_damaged(b: &Bench, ranges: &[(usize, u64, u64)]) -> bool {
+    let (start, end, payload) = write_frame(b).await;
+    damage(b, ranges).await;
     let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
     match reader.next().await {
         Ok(Some(frame)) => frame.payload() == payload,
