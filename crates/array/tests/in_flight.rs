@@ -125,6 +125,29 @@ fn a_write_or_flush_of_a_device_that_was_replaced_accuses_none() {
     }
 }
 
+// A repair reads back what it wrote where nothing could be read.
+#[test]
+fn a_repair_that_ends_on_a_device_that_was_replaced_accuses_none() {
+    simulate(4, async {
+        let rig = Rig::new(Layout::Mirror, 2);
+        rig.fill(segment(0), 1).await;
+        let old = &rig.devices[0];
+        old.fail_reads.set(true);
+        old.seek.set(Nanos::from_secs(1));
+        let spare = rig.spare("new");
+        let returns = async {
+            rt::sleep(Nanos::from_millis(1500)).await;
+            *old.failure.borrow_mut() = ErrorKind::Gone;
+            rig.array.close(id(0)).expect("the other has all");
+            rig.array.online(id(0), Some(spare.device())).expect("it is as large");
+        };
+        let addr = BlockAddr::new(segment(0), 0);
+        let right = block(addr, 1);
+        let (repaired, ()) = rt::join(rig.array.repair(addr, &right), returns).await;
+        assert_eq!((repaired, state(&rig, 0)), (Ok(0), MemberState::Online));
+    });
+}
+
 #[test]
 fn events_of_a_bad_device_are_limited_and_changes_of_state_are_kept() {
     simulate(10, async {
