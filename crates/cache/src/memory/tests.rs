@@ -76,6 +76,13 @@ fn blocks_that_left_are_told_once() {
     cache.keep(key(11, 1), &block(1), Kept::Read);
     cache.drop_run(key(11, 1).addr, 1);
     assert_eq!(told(&mut cache), []);
+    // It is as large as before again.
+    cache.set_limit(0);
+    cache.set_limit(4 * BLOCK_BYTES);
+    for number in 12..18 {
+        cache.keep(key(number, 1), &block(1), Kept::Read);
+    }
+    assert_eq!(told(&mut cache), [key(12, 1), key(13, 1)]);
 }
 
 #[test]
