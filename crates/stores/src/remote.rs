@@ -444,6 +444,25 @@ mod tests {
         assert!(matches!(skewed, StoreError::Unavailable { .. }), "{skewed:?}");
     }
 
+    #[test]
+    fn requests_that_may_be_made_again_are_no_refusals() {
+        let answer = |status: &str| {
+            let text = format!(
+                "Error performing DELETE http://s/x in 1ms - Server returned non-2xx status code: \
+                 {status}: <?xml version=\"1.0\"?><Error></Error>"
+            );
+            put_error(&Error::Generic { store: "S3", source: text.into() })
+        };
+        for status in
+            ["408 Request Timeout", "409 Conflict", "429 Too Many Requests", "503 Slow Down"]
+        {
+            assert!(matches!(answer(status), StoreError::Unavailable { .. }), "{status}");
+        }
+        for status in ["400 Bad Request", "404 Not Found", "411 Length Required"] {
+            assert!(matches!(answer(status), StoreError::Refused { .. }), "{status}");
+        }
+    }
+
     // A device that is missing is made anew.
     #[test]
     fn object_is_missing_only_where_its_bucket_is_there() {
