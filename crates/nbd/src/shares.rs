@@ -279,3 +279,25 @@ impl Drop for Place<'_> {
         self.ledger.waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, self.request));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_and_exports_without_connections_are_forgotten() {
+        let ledger = Ledger::new(64 << 20, 512);
+        let count = || ledger.holders.borrow().len();
+        let share = |uid, export| Share::new(&ledger, &Account::User(uid), export, 16 << 20);
+        let (first, second, third) = (share(1, "a"), share(1, "a"), share(1, "b"));
+        assert_eq!(count(), 4, "the owner, an account and two exports");
+        drop((first, third));
+        assert_eq!(count(), 3);
+        drop(second);
+        assert_eq!(count(), 1, "the owner's bytes are always counted");
+        for uid in 2..100 {
+            assert!(share(uid, "a").try_take(4 << 20));
+        }
+        assert_eq!((count(), ledger.used_bytes()), (1, 0));
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -41,7 +42,10 @@ impl Client {
         };
         let stream = match &uri.address {
             Address::Unix(path) => Stream::connect_unix(path).await,
-            Address::Tcp { host, port } => connect_any(host, *port).await,
+            Address::Tcp { host, port } => match resolve(host, *port) {
+                Ok(addresses) => connect_any(addresses).await,
+                Err(error) => Err(error),
+            },
         };
         let stream =
             stream.map_err(|error| ClientError::Connect { address: uri.to_string(), error })?;
@@ -119,13 +123,37 @@ impl Handshaken {
     }
 }
 
-async fn connect_any(host: &str, port: u16) -> io::Result<Stream> {
+/// Connects to the first of the addresses that answers.
+async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<Stream> {
     let mut last = io::ErrorKind::NotFound.into();
-    for address in resolve(host, port)? {
+    for address in addresses {
         match Stream::connect_tcp(address).await {
             Ok(stream) => return Ok(stream),
             Err(e) => last = e,
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_rt::Runtime;
+    use forebay_rt::net::Listener;
+
+    use super::*;
+
+    #[test]
+    fn the_first_address_that_answers_is_connected_to() {
+        Runtime::real().unwrap().block_on(async {
+            let place = || Listener::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+            let address = |at: &Listener| at.address().trim_start_matches("tcp:").parse().unwrap();
+            let (closed, open) = (place(), place());
+            let addresses: Vec<SocketAddr> = vec![address(&closed), address(&open)];
+            drop(closed);
+            connect_any(addresses.clone()).await.unwrap();
+            let refused = connect_any(addresses[..1].to_vec()).await.err().unwrap();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            assert_eq!(connect_any(vec![]).await.err().unwrap().kind(), io::ErrorKind::NotFound);
+        });
+    }
 }
