@@ -75,6 +75,7 @@ impl Pool {
     pub(super) async fn online_cache(&self, cache: &CacheConfig) -> Result<(), AdminError> {
         self.set_cache_use(cache.device, MemberUse::Online);
         if let Some(device) = self.cache_devices.get(cache.device) {
+            device.clear_errors();
             if matches!(device.state.get(), CacheState::Offline | CacheState::Faulted) {
                 device.close(CacheState::Waiting);
             }

@@ -288,6 +288,12 @@ impl CacheDevice {
         self.why.borrow().as_ref().filter(|_| is_out).map(CacheFault::note)
     }
 
+    pub fn clear_errors(&self) {
+        self.count(|counts| {
+            (counts.read_errors, counts.write_errors, counts.wrong) = (0, 0, 0);
+        });
+    }
+
     /// Reads, writes and checksums that were wrong.
     pub fn errors(&self) -> (u64, u64, u64) {
         let Counts { read_errors, write_errors, wrong, .. } = self.counts.get();

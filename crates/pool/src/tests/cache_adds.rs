@@ -1,4 +1,5 @@
-//! Cache devices that are added together, one of which takes no header, and that leave or rest.
+//! Cache devices that are added together, one of which takes no header, and that leave, rest or
+//! return.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -115,6 +116,48 @@ fn a_read_that_fails_late_makes_no_failure_of_a_device_that_was_taken_offline() 
         let is_failure = |event: &PoolEvent| matches!(event, PoolEvent::CacheDeviceFailed { .. });
         assert!(!pool.events().iter().any(is_failure), "{:?}", pool.events());
         failures.is_told.set(false);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+/// The device "k" fails as many reads as it is told to.
+#[derive(Default)]
+struct FewFailures(Cell<u64>);
+
+impl Script for FewFailures {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let fails =
+            self.0.get() > 0 && command.device == "k" && command.operation == Operation::Read;
+        if fails {
+            self.0.set(self.0.get() - 1);
+        }
+        let decision =
+            if fails { Decision::Fail(ErrorKind::Os { errno: 5 }) } else { Decision::Run };
+        Box::pin(async move { decision })
+    }
+}
+
+#[test]
+fn a_cache_device_that_returns_is_judged_by_what_it_does_from_then_on() {
+    Runtime::simulated(4).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let failures = Rc::<FewFailures>::default();
+        let (pool, v) = filled(scripted(rack.host(1), failures.clone()), &with_cache()).await;
+        warm(&v).await;
+        failures.0.set(u64::MAX);
+        warm(&v).await;
+        assert_eq!(caches(&pool), [("k".to_owned(), Health::Faulted)]);
+        failures.0.set(0);
+        pool.online("k").await.unwrap();
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert_eq!(pool.status().caches[0].read_errors, 0);
+        warm(&v).await;
+        failures.0.set(1);
+        warm(&v).await;
+        assert_eq!(failures.0.get(), 0);
+        assert_eq!(caches(&pool), [("k".to_owned(), Health::Online)]);
+        assert_eq!(pool.status().caches[0].read_errors, 1);
         drop(v);
         pool.export().await.unwrap();
     });
