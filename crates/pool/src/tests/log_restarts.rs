@@ -3,15 +3,15 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::{Device, ErrorKind};
+use forebay_device::{Device, ErrorKind, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
-use super::rack::{Rack, scripted};
+use super::rack::{Rack, paced, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, LogSpec};
-use crate::status::PoolEvent;
+use crate::status::{Health, PoolEvent};
 use crate::{Opener, Pool};
 
 const DEVICES: [&str; 5] = ["a", "b", "l", "m", "n"];
@@ -156,6 +156,79 @@ fn a_log_that_was_removed_is_not_asked_for_although_the_rest_did_not_start() {
         let v = pool.open_volume("v").unwrap();
         expect(&v, 0, &stamp(4096, 1)).await;
         v.write(0, stamp(4096, 2), true).await.unwrap();
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_log_that_starts_at_the_second_attempt_is_the_one_that_roots_name() {
+    let rack = Rack::new(&DEVICES, SIZE);
+    let mine = rack.clone();
+    let first = Runtime::simulated(4);
+    first.block_on(async move {
+        let mut options = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        options.logs.push(LogSpec { devices: names(&["n"]) });
+        let pool = Pool::create(mine.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        mine.switches.unconfigurable.borrow_mut().insert("m".into());
+        pool.remove("n").await.unwrap();
+        let did_not_start = |event: &PoolEvent| matches!(event, PoolEvent::LogNotStarted(_));
+        assert!(pool.events().iter().any(did_not_start), "{:?}", pool.events());
+        for salt in 1..4 {
+            v.write(salt * 4096, stamp(4096, salt), true).await.unwrap();
+            pool.sync().await.unwrap();
+            v.write(0, stamp(4096, salt), true).await.unwrap();
+        }
+    });
+    drop(first);
+    Runtime::simulated(5).block_on(async move {
+        rack.pull(&["m", "n"]);
+        let pool = import(rack.host(1)).await;
+        let v = pool.open_volume("v").unwrap();
+        expect(&v, 0, &stamp(4096, 3)).await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+// The log is started without it first: it takes back no side that has failed since its last start.
+#[test]
+fn a_side_returns_while_the_log_waits_to_be_started_without_it() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let options = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pace = |_: &str, operation: Operation, _: u64| {
+            (operation == Operation::Write).then_some(Nanos::from_millis(1))
+        };
+        let opener = paced(rack.host(1), pace);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let still = pool.writers.lock().await;
+        rack.switches.unwritable.borrow_mut().insert("l".into());
+        let writing = rt::spawn({
+            let v = v.clone();
+            async move { v.write(0, stamp(4096, 1), true).await }
+        });
+        rt::sleep(Nanos::from_millis(100)).await;
+        assert!(pool.log.is_failed());
+        rack.switches.unwritable.borrow_mut().clear();
+        let returning = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.online("l").await }
+        });
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert!(!returning.is_finished());
+        drop(still);
+        let returned = rt::timeout(Nanos::from_secs(5), Box::pin(returning)).await;
+        returned.expect("the log starts again and again").unwrap();
+        writing.await.unwrap();
+        v.write(0, stamp(4096, 2), true).await.unwrap();
+        assert_eq!(pool.summary().health, Health::Online);
+        let did_not_start = |event: &PoolEvent| matches!(event, PoolEvent::LogNotStarted(_));
+        assert!(!pool.events().iter().any(did_not_start), "{:?}", pool.events());
         drop(v);
         pool.export().await.unwrap();
     });

@@ -11,7 +11,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::imports::{ALL, SIZE, check, import, make, until_crash, write};
-use super::rack::{Rack, paced};
+use super::rack::{Rack, memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::labels::read_label;
 use crate::spec::{ImportOptions, LogSpec, PoolSpec};
@@ -361,5 +361,29 @@ fn a_suspended_pool_goes_on_without_its_log() {
         expect(&v, 4096, &stamp(4096, 2)).await;
         drop(v);
         pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_side_that_was_attached_is_waited_for_as_long_as_any_other() {
+    Runtime::simulated(12).block_on(async {
+        let hangs = Rc::new(Cell::new(false));
+        let told = hangs.clone();
+        let opener = paced(memory(&["a", "l", "m"], 64 << 20), move |device, operation, _| {
+            let is_late = told.get() && device == "m" && operation == Operation::Write;
+            is_late.then_some(Nanos::from_secs(3600))
+        });
+        let mut options = spec(Layout::Raid0, &["a"], &["l"]);
+        // A group would make it durable too.
+        options.properties.insert("txg_timeout".to_owned(), "600".to_owned());
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        pool.attach("l", "m", false).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        hangs.set(true);
+        let begun = rt::now();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        let took = rt::now().since(begun);
+        assert!(took < Nanos::from_secs(10), "{took:?}");
     });
 }

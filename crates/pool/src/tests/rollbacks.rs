@@ -175,3 +175,26 @@ fn damage_at_the_end_of_an_idle_log_is_a_loss() {
         assert_kind!(refused(&rack, 1, &ImportOptions::default()).await, LogLoss(_));
     });
 }
+
+// A device has two marks, of which the one that was written last lies in either place.
+#[test]
+fn of_the_marks_of_a_log_the_one_that_is_furthest_counts() {
+    for marks in 1..=4 {
+        let rack = Rack::new(&ALL, SIZE);
+        let before = rack.clone();
+        let old = Runtime::simulated(1).block_on(async move {
+            let pool = make(&before, Layout::Raid0, &["a"], &["l"]).await;
+            pool.set("log_witness", "always").await.unwrap();
+            for salt in 1..=marks {
+                write(&pool, salt).await;
+            }
+            let old = copies(&before, &["l"]).await;
+            write(&pool, 9).await;
+            old
+        });
+        Runtime::simulated(2).block_on(async move {
+            put_back(&rack, &old).await;
+            assert_kind!(refused(&rack, 1, &ImportOptions::default()).await, LogLoss(_));
+        });
+    }
+}
