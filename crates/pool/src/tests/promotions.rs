@@ -261,25 +261,66 @@ fn an_answered_promotion_survives_a_crash() {
         expect(&volume_of(&pool, "v"), 4 << 20, &stamp(4096, 8)).await;
         expect(&volume_of(&pool, "c"), 4 << 20, &stamp(4096, 9)).await;
         // Blocks that moved to another volume are still found by the cleaner.
-        let ballast = VolumeSpec { name: "ballast".into(), ..volume(64 << 20) };
-        pool.create_volume(&ballast).await.unwrap();
-        let ballast = volume_of(&pool, "ballast");
-        for round in 0..3 {
-            for at in 0..(64 << 20) / (256 << 10) {
-                let at = (at * 37 % 256) * (256 << 10);
-                ballast.write(at, stamp(192 << 10, round), false).await.unwrap();
-            }
-        }
-        for block in (0..64).map(|block| block * 16 * BLOCK) {
-            ballast.write(block, stamp(4096, block), false).await.unwrap();
-            pool.sync().await.unwrap();
-        }
-        assert!(pool.stats().segments.cleaned > 0);
+        clean_segments(&pool).await;
         expect_branch(&pool, "c").await;
         scrub_is_clean(&pool).await;
-        drop(ballast);
         pool.export().await.unwrap();
     });
+}
+
+/// Overwrites a volume until the cleaner has moved what lies between.
+async fn clean_segments(pool: &Rc<Pool>) {
+    let ballast = VolumeSpec { name: "ballast".into(), ..volume(64 << 20) };
+    pool.create_volume(&ballast).await.unwrap();
+    let ballast = volume_of(pool, "ballast");
+    for round in 0..3 {
+        for at in 0..(64 << 20) / (256 << 10) {
+            let at = (at * 37 % 256) * (256 << 10);
+            ballast.write(at, stamp(192 << 10, round), false).await.unwrap();
+        }
+    }
+    for block in (0..64).map(|block| block * 16 * BLOCK) {
+        ballast.write(block, stamp(4096, block), false).await.unwrap();
+        pool.sync().await.unwrap();
+    }
+    assert!(pool.stats().segments.cleaned > 0);
+}
+
+// The second one takes blocks that the first one's volume wrote.
+#[test]
+fn blocks_that_changed_volumes_twice_are_found_by_the_cleaner() {
+    for imports in [false, true] {
+        Runtime::simulated(6).block_on(async move {
+            let (mut pool, shelf) = pool_with(&[], true).await;
+            let v = volume_of(&pool, "v");
+            v.write(0, stamp(1 << 20, 1), false).await.unwrap();
+            snapshot(&pool, "v@a").await;
+            clone(&pool, "v@a", "c").await;
+            let c = volume_of(&pool, "c");
+            c.write(512 << 10, stamp(512 << 10, 2), false).await.unwrap();
+            snapshot(&pool, "c@b").await;
+            clone(&pool, "c@b", "d").await;
+            for volume in [&v, &c] {
+                volume.write(0, stamp(1 << 20, 3), false).await.unwrap();
+            }
+            pool.promote_volume("c").await.unwrap();
+            pool.promote_volume("d").await.unwrap();
+            drop((v, c));
+            if imports {
+                pool.export().await.unwrap();
+                pool = imported(&shelf, false).await;
+            }
+            clean_segments(&pool).await;
+            let a = pool.open_snapshot("d@a").unwrap();
+            expect(&a, 0, &stamp(1 << 20, 1)).await;
+            let d = volume_of(&pool, "d");
+            expect(&d, 0, &stamp(1 << 20, 1)[..512 << 10]).await;
+            expect(&d, 512 << 10, &stamp(512 << 10, 2)).await;
+            scrub_is_clean(&pool).await;
+            drop((a, d));
+            pool.export().await.unwrap();
+        });
+    }
 }
 
 #[test]

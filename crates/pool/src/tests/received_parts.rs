@@ -1,16 +1,18 @@
 //! How far a stream is said to be, against what the main store has of it.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
+use forebay_device::Operation;
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
-use super::rack::Rack;
+use super::rack::{Rack, paced};
 use super::transfers::{
     KEPT, PLAIN, content, make, receive, resumed, same, sent, since, snapshot, snapshot_content,
-    target, two_streams,
+    target, two_streams, whole,
 };
-use super::{names, stamp, volume};
+use super::{expect, names, stamp, volume};
 use crate::spec::{ImportOptions, VolumeSpec};
 use crate::transfer::error::TransferError;
 use crate::{LeftBy, Pool};
@@ -162,4 +164,78 @@ fn an_interrupted_stream_goes_on_from_its_own_base_alone() {
         back.export().await.unwrap();
         tank.export().await.unwrap();
     });
+}
+
+/// As many leaves of a map as are undone in several groups, and one block in each.
+const LEAVES: u64 = 300;
+const LEAF_BYTES: u64 = 2 << 20;
+
+/// A stream of a volume with a block, and one that writes a block of each leaf.
+fn wide_step() -> [Vec<Vec<u8>>; 2] {
+    Runtime::simulated(13).block_on(async {
+        let tank = make(Rack::new(&["a", "l"], 64 << 20).host(1), "tank").await;
+        let v = VolumeSpec { sparse: true, ..volume(LEAVES * LEAF_BYTES) };
+        tank.create_volume(&v).await.unwrap();
+        let v = tank.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        snapshot(&tank, "v@a").await;
+        for leaf in 0..LEAVES {
+            v.write(leaf * LEAF_BYTES, stamp(4096, leaf + 2), false).await.unwrap();
+        }
+        snapshot(&tank, "v@b").await;
+        drop(v);
+        let streams = [sent(&tank, &whole("v@a")).await, sent(&tank, &since("a", "v@b")).await];
+        tank.export().await.unwrap();
+        streams
+    })
+}
+
+/// Receives the second stream up to its end, and undoes it until `groups` were committed. Whether
+/// that was the end of it.
+async fn undo_for(rack: Rc<Rack>, [full, step]: [Vec<Vec<u8>>; 2], groups: u64) -> bool {
+    let pace = |_: &str, operation: Operation, _: u64| {
+        (operation == Operation::Write).then_some(Nanos::from_micros(100))
+    };
+    let back = make(paced(rack.host(1), pace), "back").await;
+    receive(&back, &full, PLAIN).await.unwrap();
+    let mut receiver = back.receive("w", PLAIN);
+    for chunk in &step[..step.len() - 1] {
+        receiver.feed(chunk).await.unwrap();
+    }
+    back.sync().await.unwrap();
+    let before = back.sync.committed.get().0;
+    let undoing = rt::spawn(async move { drop(receiver.give_up().await) });
+    while !undoing.is_finished() && back.sync.committed.get().0 < before + groups {
+        rt::sleep(Nanos::from_micros(10)).await;
+    }
+    undoing.is_finished()
+}
+
+#[test]
+fn a_stream_that_a_crash_finds_half_undone_is_undone_after_it() {
+    let streams = wide_step();
+    let mut groups = 0;
+    loop {
+        groups += 1;
+        let rack = Rack::new(&["a", "l"], 64 << 20);
+        let first = Runtime::simulated(14);
+        let has_ended = first.block_on(undo_for(rack.clone(), streams.clone(), groups));
+        drop(first);
+        Runtime::simulated(15).block_on(async move {
+            let (paths, options) = (names(&["a", "l"]), ImportOptions::default());
+            let back = Pool::import(rack.host(1), &paths, "back", &options).await.unwrap();
+            rt::sleep(Nanos::from_secs(10)).await;
+            let w = back.open_volume("w").unwrap();
+            expect(&w, 0, &stamp(4096, 1)).await;
+            for leaf in 1..LEAVES {
+                expect(&w, leaf * LEAF_BYTES, &[0; 4096]).await;
+            }
+            drop(w);
+            back.export().await.unwrap();
+        });
+        if has_ended {
+            break;
+        }
+    }
+    assert!(groups > 2, "{groups}: it was undone at once");
 }
