@@ -9,7 +9,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
-use super::cache_devices::{BLOCK, BLOCKS, DEVICES, filled, warm, with_cache};
+use super::cache_devices::{BLOCK, BLOCKS, DEVICES, filled, stats, warm, with_cache};
 use super::rack::{Rack, scripted};
 use super::{names, spec};
 use crate::Pool;
@@ -158,6 +158,21 @@ fn a_cache_device_that_returns_is_judged_by_what_it_does_from_then_on() {
         assert_eq!(failures.0.get(), 0);
         assert_eq!(caches(&pool), [("k".to_owned(), Health::Online)]);
         assert_eq!(pool.status().caches[0].read_errors, 1);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_cache_device_takes_what_leaves_memory_after_another_one_has_left() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "l", "k", "k2"], 64 << 20);
+        let (pool, v) = filled(rack.host(1), &with_cache()).await;
+        let add = PoolSpec { caches: names(&["k2"]), ..PoolSpec::default() };
+        pool.add(&add).await.unwrap();
+        pool.remove("k2").await.unwrap();
+        warm(&v).await;
+        assert!(stats(&pool).admitted > BLOCKS / 2, "{:?}", stats(&pool));
         drop(v);
         pool.export().await.unwrap();
     });

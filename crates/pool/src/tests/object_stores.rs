@@ -299,3 +299,19 @@ fn a_large_flush_does_not_wait_for_a_store_that_is_away() {
     let (logged, took) = flushed_while_the_store_is_away(64 << 20);
     assert!(logged < 50 << 20 && took >= Nanos::from_secs(20), "{logged} bytes, {took:?}");
 }
+
+#[test]
+fn the_store_that_is_silent_for_longest_says_how_long_the_pool_goes_on() {
+    Runtime::simulated(7).block_on(async {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let pool = pool_in(stores.clone()).await;
+        pool.set("device_timeout", "600").await.unwrap();
+        for (first, second) in [(10, 70), (70, 10)] {
+            for (store, secs) in stores.iter().zip([first, second]) {
+                store.stats.borrow_mut().silent_for = Some(Nanos::from_secs(secs));
+            }
+            assert_eq!(pool.outage_reserve().unwrap().timeout_secs, Some(530));
+        }
+        pool.export().await.unwrap();
+    });
+}
