@@ -118,3 +118,42 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_rt::Runtime;
+    use forebay_units::Layout;
+
+    use super::*;
+    use crate::tests::rack::memory;
+    use crate::tests::spec;
+
+    #[test]
+    fn errors_from_before_a_clear_count_no_more() {
+        Runtime::simulated(1).block_on(async {
+            let shelf = memory(&["a", "b"], 64 << 20);
+            let options = spec(Layout::Mirror, &["a", "b"], &[]);
+            let pool = Pool::create(shelf, "tank", &options).await.unwrap();
+            let device = DeviceId(0);
+            let is_suspect = || pool.health.diagnosis.suspects(device);
+            for _ in 0..2 {
+                for _ in 1..TOO_MANY {
+                    pool.diagnose_repair(device);
+                }
+                assert!(!is_suspect());
+                pool.diagnose_repair(device);
+                assert!(is_suspect());
+                pool.clear(None).await.unwrap();
+                assert!(!is_suspect());
+            }
+            for _ in 1..TOO_MANY {
+                pool.diagnose_read(device);
+            }
+            pool.clear(Some("a")).await.unwrap();
+            pool.diagnose_read(device);
+            let is_out = |event: &PoolEvent| matches!(event, PoolEvent::TakenOut { .. });
+            assert!(!pool.events().iter().any(is_out), "{:?}", pool.events());
+            pool.export().await.unwrap();
+        });
+    }
+}

@@ -285,3 +285,27 @@ fn replaced_owner_blames_no_device_for_what_the_next_one_wrote() {
         });
     }
 }
+
+#[test]
+fn a_device_that_is_taken_offline_while_its_label_is_read_is_not_judged_by_it() {
+    Runtime::simulated(11).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack).await;
+        rack.switches.reads_take.set(Nanos::from_secs(1));
+        let checking = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.check_labels().await }
+        });
+        rt::sleep(Nanos::from_millis(10)).await;
+        assert!(!checking.is_finished());
+        pool.offline("b").await.unwrap();
+        // It is used for something else.
+        overwrite(&rack, "b", &label_offsets(SIZE)).await;
+        assert!(!checking.is_finished(), "the labels were read before");
+        let found = checking.await;
+        assert_eq!((found.damaged, found.failed), (0, 0));
+        assert_eq!(damaged(&pool, "b"), 0, "{:?}", pool.events());
+        rack.switches.reads_take.set(Nanos::ZERO);
+        pool.export().await.unwrap();
+    });
+}

@@ -108,6 +108,28 @@ fn events_are_told_once_to_those_who_say_which_they_had() {
 }
 
 #[test]
+fn events_go_on_with_their_numbers_where_a_suspended_pool_goes_on() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(&["a", "b"], 64 << 20);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.offline("b").await.unwrap();
+        rack.switches.works_for.set(Some(0));
+        pool.sync().await.unwrap_err();
+        let before = pool.events_after(0);
+        let last = before.last().unwrap().sequence;
+        rack.switches.works_for.set(None);
+        let next = pool.resume(&names(&["a", "b"])).await.unwrap();
+        next.online("b").await.unwrap();
+        let all = next.events_after(0);
+        assert!(all.len() > before.len(), "{all:?}");
+        assert!(all.iter().zip(&before).all(|(now, then)| now.sequence == then.sequence));
+        assert!(all[before.len()..].iter().all(|event| event.sequence > last));
+        next.export().await.unwrap();
+    });
+}
+
+#[test]
 fn each_segment_is_counted_by_what_it_is() {
     Runtime::simulated(4).block_on(async {
         let rack = Rack::new(&["a"], 64 << 20);

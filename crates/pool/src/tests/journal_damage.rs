@@ -3,14 +3,14 @@
 
 use std::rc::Rc;
 
-use forebay_device::IoBuf;
+use forebay_device::{IoBuf, Operation};
 use forebay_format::journal::{FrameHeader, FrameKind};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::copies::{ALL, BLOCK, SIZE, image, scrub};
 use super::imports::until_crash;
-use super::rack::Rack;
+use super::rack::{Rack, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
 use crate::spec::ImportOptions;
@@ -315,30 +315,69 @@ fn a_pool_that_lost_its_redundancy_gets_copies_of_its_journal() {
                 rt::sleep(Nanos::from_secs(5)).await;
             }
         });
-        let options = ImportOptions::default();
-        let paths = names(&["a"]);
         if is_cut {
-            let (mine, paths, options) = (rack.clone(), paths.clone(), options.clone());
+            let mine = rack.clone();
             until_crash(async move {
+                let (paths, options) = (names(&["a"]), ImportOptions::default());
                 let _pool = Pool::import(mine.host(1), &paths, "tank", &options).await.unwrap();
                 rt::sleep(Nanos::from_secs(5)).await;
             });
         }
-        let mine = rack.clone();
-        let all = Runtime::simulated(2).block_on(async move { frames(&mine, "a").await });
-        assert!(all.len() >= 4, "{all:?}");
-        for (_, at) in all {
-            let (mine, paths, options) = (rack.clone(), paths.clone(), options.clone());
-            until_crash(async move {
-                strike(&mine, "a", at).await;
-                let pool = Pool::import(mine.host(1), &paths, "tank", &options).await.unwrap();
-                let v = pool.open_volume("v").unwrap();
-                for salt in [1, 2, 3, 4] {
-                    expect(&v, salt * 8192, &stamp(8192, salt)).await;
-                }
-            });
-        }
+        any_frame_may_be_damaged(&rack);
     }
+}
+
+/// Damages each frame of the one device that is left, and imports the pool.
+fn any_frame_may_be_damaged(rack: &Rc<Rack>) {
+    let mine = rack.clone();
+    let all = Runtime::simulated(2).block_on(async move { frames(&mine, "a").await });
+    assert!(all.len() >= 4, "{all:?}");
+    for (_, at) in all {
+        let mine = rack.clone();
+        until_crash(async move {
+            strike(&mine, "a", at).await;
+            let (paths, options) = (names(&["a"]), ImportOptions::default());
+            let pool = Pool::import(mine.host(1), &paths, "tank", &options).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            for salt in [1, 2, 3, 4] {
+                expect(&v, salt * 8192, &stamp(8192, salt)).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn an_import_writes_the_copies_that_a_crash_has_left_out() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pace = |_: &str, operation: Operation, _: u64| {
+            (operation == Operation::Write).then_some(Nanos::from_millis(1))
+        };
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(paced(mine.host(1), pace), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        for salt in [1, 2, 3, 4] {
+            write(&pool, salt).await;
+        }
+        let before = pool.sync.commit.get();
+        let detaching = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.detach("b").await }
+        });
+        let is_alone = || pool.config.borrow().data_members().count() == 1;
+        while !is_alone() || pool.sync.commit.get() == before {
+            rt::sleep(Nanos::from_micros(100)).await;
+        }
+        assert!(!detaching.is_finished(), "the map may have been written anew");
+    });
+    let mine = rack.clone();
+    until_crash(async move {
+        let (paths, options) = (names(&["a"]), ImportOptions::default());
+        let _pool = Pool::import(mine.host(1), &paths, "tank", &options).await.unwrap();
+        rt::sleep(Nanos::from_secs(5)).await;
+    });
+    any_frame_may_be_damaged(&rack);
 }
 
 // What the journal has in the group is there once, whatever other groups have.

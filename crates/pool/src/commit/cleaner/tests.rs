@@ -4,16 +4,16 @@ use std::rc::Rc;
 
 use forebay_device::IoBuf;
 use forebay_format::snapshot::Snapshot;
-use forebay_rt::Runtime;
-use forebay_segment::Choice;
-use forebay_units::{Layout, SegmentId, VolumeId};
+use forebay_rt::{self as rt, Runtime};
+use forebay_segment::{Choice, SegmentKind, SegmentState};
+use forebay_units::{Layout, Nanos, SegmentId, VolumeId};
 
 use super::{CHANGE_BYTES, MOVED_AND_WRITTEN};
 use crate::Pool;
 use crate::spec::VolumeSpec;
 use crate::state::Checkpoint;
-use crate::tests::rack::memory;
-use crate::tests::{leave_free, spec, stamp, volume};
+use crate::tests::rack::{Rack, memory};
+use crate::tests::{expect, leave_free, spec, stamp, volume};
 
 /// A pool of one device with 4096 blocks that lie apart.
 async fn scattered() -> Rc<Pool> {
@@ -254,6 +254,54 @@ fn the_map_tells_the_same_live_blocks_as_a_footer() {
             compared += by_footer.len();
         }
         assert!(compared > 4096, "{compared}");
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+// What the cleaner could not read is on the device that was away.
+#[test]
+fn the_cleaner_tries_again_after_a_resilver() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&["a", "b"], 64 << 20);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..512 {
+            v.write(at * 4096, stamp(4096, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        pool.offline("b").await.unwrap();
+        let a = rack.device("a");
+        for at in (5 << 20..63 << 20).step_by(4096) {
+            let held = a.read(at, IoBuf::zeroed(4096)).await.unwrap();
+            if held[..] == stamp(4096, 100)[..] {
+                a.write(at, stamp(4096, 9999), false).await.unwrap();
+            }
+        }
+        // Most of each segment is dead then.
+        for at in (0..512).filter(|at| at % 4 != 0) {
+            v.write(at * 4096, stamp(4096, at + 1000), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let left_alone = async || {
+            let mut writers = pool.writers.lock().await;
+            while pool.clean(&mut writers, 1, 0, Choice::Emptiest).await.unwrap() {}
+            drop(writers);
+            pool.sync().await.unwrap();
+            let mut count = 0;
+            pool.store.table.for_each(|_, info| {
+                let is_full = info.state == SegmentState::Full && info.kind == SegmentKind::Data;
+                count += u32::from(is_full && info.cleaning && info.live > 0);
+            });
+            count
+        };
+        assert_eq!(left_alone().await, 1, "it has a block that cannot be read");
+        pool.online("b").await.unwrap();
+        rt::sleep(Nanos::from_secs(10)).await;
+        assert_eq!(left_alone().await, 0);
+        expect(&v, 100 * 4096, &stamp(4096, 100)).await;
         drop(v);
         pool.export().await.unwrap();
     });
