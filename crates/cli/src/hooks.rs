@@ -56,6 +56,8 @@ pub struct Hooks {
     missed: Cell<u64>,
     is_running: Cell<bool>,
     timeout: Nanos,
+    /// Lists a folder.
+    find: fn(&Path) -> Found,
     /// What the operator was warned of: it is passed over.
     warned: RefCell<BTreeSet<PathBuf>>,
 }
@@ -74,6 +76,7 @@ impl Hooks {
             missed: Cell::new(0),
             is_running: Cell::new(false),
             timeout,
+            find,
             warned: RefCell::default(),
         })
     }
@@ -96,9 +99,11 @@ impl Hooks {
         loop {
             let Some(event) = self.waiting.borrow_mut().pop_front() else { break };
             let folder = self.folder.clone();
+            let find = self.find;
             let listing = Box::pin(rt::aside(move || find(&folder)));
             let Ok(found) = rt::timeout(self.timeout, listing).await else {
                 log::warning(&format!("hooks: {} does not answer", self.folder.display()));
+                self.missed.set(self.missed.get() + 1);
                 continue;
             };
             self.warn(found.refused);

@@ -162,6 +162,30 @@ fn events_beyond_the_queue_are_counted_for_the_next_hook() {
 }
 
 #[test]
+fn events_while_the_folder_does_not_answer_are_counted_for_the_next_hook() {
+    let place = Place::new("silent");
+    place.script("hook", 0o755, "echo $FOREBAY_SEQUENCE $FOREBAY_MISSED >>@/told");
+    let folder = place.hooks();
+    run(async move {
+        let mut hooks = Hooks::with_timeout(folder, Nanos::from_millis(20));
+        Rc::get_mut(&mut hooks).unwrap().find = |folder| {
+            while !folder.join("answers").exists() {
+                std::thread::yield_now();
+            }
+            find(folder)
+        };
+        hooks.offer((1..=3).map(event).collect());
+        until_idle(&hooks).await;
+        std::fs::create_dir(hooks.folder.join("answers")).unwrap();
+        let now = Rc::get_mut(&mut hooks).expect("its task has ended");
+        (now.timeout, now.find) = (HOOK_TIMEOUT, find);
+        hooks.offer(vec![event(4), event(5)]);
+        until_idle(&hooks).await;
+    });
+    assert_eq!(place.result("told"), "4 3\n5 0\n");
+}
+
+#[test]
 fn only_programs_that_nobody_else_can_write_are_run() {
     let place = Place::new("modes");
     place.script("good", 0o755, "true");
