@@ -1,3 +1,5 @@
+mod versions;
+
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, MemoryDevice};
 use forebay_pool::spec::{CloneSpec, GroupSpec, ImportOptions, LogSpec, PoolSpec, VolumeSpec};
 use forebay_pool::{OpenWith, ReceiveOptions, SendOptions};

@@ -1,5 +1,12 @@
-use forebay_pool::SuspendReason;
+use std::slice::from_ref;
+
+use forebay_device::{Device, MemoryDevice};
+use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec};
 use forebay_pool::status::{Health, PoolCondition};
+use forebay_pool::{OpenWith, Pool, SuspendReason};
+use forebay_rt::Runtime;
+use forebay_testkit::Shelf;
+use forebay_units::Layout;
 
 use super::*;
 use crate::explain::advice;
@@ -88,6 +95,32 @@ fn change_of_health_is_reported_with_its_reason() {
         watch::line("tank", Health::Degraded, Health::Online, &well),
         "pool 'tank' went from DEGRADED to ONLINE"
     );
+}
+
+#[test]
+fn a_pool_that_comes_back_is_reported_as_one_that_was_never_seen() {
+    Runtime::simulated(1).block_on(async {
+        let devices =
+            ["a", "b"].map(|name| -> Device { Rc::new(MemoryDevice::new(name, 64 << 20)) });
+        let shelf = Shelf::new(devices);
+        let opener = OpenWith::new(1, move |name| shelf.open(name));
+        let paths = vec!["a".to_owned(), "b".to_owned()];
+        let group = GroupSpec { layout: Layout::Mirror, devices: paths.clone() };
+        let spec = PoolSpec { groups: vec![group], ..PoolSpec::default() };
+        let pool = Pool::create(opener.clone(), "tank", &spec).await.unwrap();
+        let mut watch = watch::Watch::default();
+        assert_eq!(watch.pools(from_ref(&pool)), []);
+        pool.offline("b").await.unwrap();
+        let first = watch.pools(from_ref(&pool));
+        assert!(first.len() == 1 && first[0].1.contains("from ONLINE to DEGRADED"), "{first:?}");
+        assert_eq!(watch.pools(from_ref(&pool)), []);
+        pool.export().await.unwrap();
+        assert_eq!(watch.pools(&[]), []);
+        let options = ImportOptions::default();
+        let pool = Pool::import(opener, &paths, "tank", &options).await.unwrap();
+        assert_eq!(watch.pools(from_ref(&pool)), first);
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]

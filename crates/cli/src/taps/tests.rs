@@ -70,3 +70,17 @@ fn recording_without_polls_ends_by_itself() {
         assert!(taps.poll("p", paths()).devices[0].1.is_empty(), "the recording had ended");
     });
 }
+
+#[test]
+fn a_second_recording_without_polls_ends_as_the_first_does() {
+    run(async |taps, device| {
+        for _ in 0..3 {
+            taps.poll("p", paths());
+            write(&device, 0).await;
+            let recording = taps.poll("p", paths());
+            assert_eq!(recording.devices[0].1.len(), 1);
+            rt::sleep(Nanos::from_secs(24)).await;
+            assert!(taps.polled.borrow().is_empty(), "it goes on");
+        }
+    });
+}
