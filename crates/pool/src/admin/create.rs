@@ -294,9 +294,7 @@ async fn prepare_log(opener: &FencedOpener, places: &[LogPlace]) -> Result<(), A
         let LogPlace { device, start_bytes, len_bytes } = place;
         let outcome = write_through(opener, device, *start_bytes, *len_bytes).await;
         let Err(error) = outcome else { continue };
-        for place in &places[..done] {
-            give_back(&place.device, place.start_bytes, place.len_bytes).await;
-        }
+        give_back_all(&places[..done]).await;
         return Err(match error {
             WriteThroughError::Device(error) if !opener.is_unwanted() => {
                 AdminError::LogPlace(error)
@@ -305,6 +303,13 @@ async fn prepare_log(opener: &FencedOpener, places: &[LogPlace]) -> Result<(), A
         });
     }
     Ok(())
+}
+
+/// Gives back the regions of a log that does not come about.
+pub(crate) async fn give_back_all(places: &[LogPlace]) {
+    for place in places {
+        give_back(&place.device, place.start_bytes, place.len_bytes).await;
+    }
 }
 
 /// Clears the label of a device that is about to join a pool.

@@ -11,7 +11,7 @@ use forebay_units::{DeviceId, Layout};
 use crate::Pool;
 use crate::admin::candidate::{Candidate, open_candidate, release_all, reserve_all};
 use crate::admin::create::{
-    LogPlace, add_to_config, check_alike, clear, member, open_spec, take_devices,
+    LogPlace, add_to_config, check_alike, clear, give_back_all, member, open_spec, take_devices,
 };
 use crate::admin::error::{AdminError, UsableChange};
 use crate::admin::volumes::check_fits;
@@ -53,6 +53,9 @@ impl Pool {
         let data = opened.groups.iter().flat_map(|(_, devices)| devices);
         for candidate in data.chain(&opened.caches) {
             let cleared = clear(&candidate.device()).await;
+            if cleared.is_err() {
+                give_back_all(&places).await;
+            }
             self.release_if_failed(&opened.devices(), cleared).await?;
         }
         // No await from here to the end of the change, so that no other change of the configuration

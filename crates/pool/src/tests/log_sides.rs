@@ -208,6 +208,27 @@ fn a_log_in_a_file_has_its_space_before_it_is_used() {
     });
 }
 
+#[test]
+fn a_log_in_a_file_gives_its_space_back_where_a_device_beside_it_cannot_be_added() {
+    Runtime::simulated(13).block_on(async {
+        let files = ["a", "b", "l"].map(File::new);
+        let [_, other, log] = files.clone();
+        let opener = OpenWith::new(1, move |name| {
+            let found = files.iter().find(|file| file.inner.name() == name);
+            Ok(found.expect("there are three").clone() as Device)
+        });
+        let pool = Pool::create(opener, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        let add = spec(Layout::Raid0, &["b"], &["l"]);
+        other.room_bytes.set(0);
+        pool.add(&add).await.unwrap_err();
+        let given_back: u64 = log.given_back.borrow().iter().map(|(_, len_bytes)| len_bytes).sum();
+        assert!(given_back > SIZE / 2, "{:?}", log.given_back.borrow());
+        other.room_bytes.set(u64::MAX);
+        pool.add(&add).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
 /// A mirror whose side `m` of the log has failed a write, and works again.
 async fn with_a_failed_side(rack: &Rc<Rack>) -> Rc<Pool> {
     let pool = make(rack, Layout::Mirror, &["a", "b"], &["l", "m"]).await;
