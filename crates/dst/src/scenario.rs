@@ -271,7 +271,7 @@ pub enum Admin {
         property: String,
         value: String,
     },
-    /// Sets a property of a sparse volume that says how its blocks are stored.
+    /// Sets a property of a volume: how the blocks of a sparse one are stored, or a limit.
     Service {
         volume: u32,
         name: String,

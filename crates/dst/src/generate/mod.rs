@@ -24,6 +24,7 @@ mod canceled;
 mod clients;
 mod constraints;
 mod holds;
+mod limits;
 mod log_memory;
 mod object_stores;
 mod parts;
@@ -224,6 +225,7 @@ fn draw_changes_of_volumes(boot: &mut Boot, plan: &BootPlan<'_>) {
     sharing::apply(boot, plan);
     renames::apply(boot, plan);
     reservations::apply(boot, plan);
+    limits::apply(boot, plan);
 }
 
 /// True when no fault of the boots is a reason to put a disk out of use.
