@@ -29,6 +29,12 @@ pub(super) struct BootPlan<'a> {
 }
 
 impl BootPlan<'_> {
+    /// True when jobs that change volumes may be added to those of the boot.
+    pub(super) fn may_change_volumes(&self, boot: &Boot) -> bool {
+        let Constraints { manage, acts, spec, .. } = self.constraints;
+        *manage && acts.is_none() && spec.is_none() && !boot.admin.is_empty()
+    }
+
     /// True when a copy of the disks is a copy of all that the pool has.
     pub(super) fn has_disks_alone(&self) -> bool {
         let spec = self.spec;

@@ -11,12 +11,10 @@ const MOST_CHANGES: u64 = 6;
 
 /// Sets and lifts limits between the jobs of a boot.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
-    let constraints = plan.constraints;
-    let is_usual = constraints.manage && constraints.acts.is_none() && constraints.spec.is_none();
     // There a client that waits is one that must not, or waits for something else.
     let is_apart = matches!(plan.aim, Aim::Canceled | Aim::Suspension | Aim::Takeover);
     let rng = &mut plan.seed.derive("limits").rng();
-    if boot.admin.is_empty() || !is_usual || is_apart || !rng.chance(BOOTS_PER_MILLE) {
+    if !plan.may_change_volumes(boot) || is_apart || !rng.chance(BOOTS_PER_MILLE) {
         return;
     }
     for _ in 0..rng.between(1, MOST_CHANGES) {

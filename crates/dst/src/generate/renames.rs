@@ -25,10 +25,8 @@ const NEWEST: usize = 6;
 
 /// Renames volumes between the jobs of a boot.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
-    let constraints = plan.constraints;
-    let is_usual = constraints.manage && constraints.acts.is_none() && constraints.spec.is_none();
     let rng = &mut plan.seed.derive("renames").rng();
-    if boot.admin.is_empty() || !is_usual || !rng.chance(BOOTS_PER_MILLE) {
+    if !plan.may_change_volumes(boot) || !rng.chance(BOOTS_PER_MILLE) {
         return;
     }
     let has_snapshots = |job: &Admin| matches!(job, Admin::Snapshot(SnapshotJob::Clone { .. }));

@@ -12,12 +12,10 @@ const MOST_CHANGES: u64 = 6;
 
 /// Changes reservations between the jobs of a boot.
 pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>) {
-    let constraints = plan.constraints;
-    let is_usual = constraints.manage && constraints.acts.is_none() && constraints.spec.is_none();
     // There what is left of the space is counted, or volumes are larger than the pool.
     let is_apart = matches!(plan.aim, Aim::Refusals | Aim::Canceled | Aim::Sizes);
     let rng = &mut plan.seed.derive("reservations").rng();
-    if boot.admin.is_empty() || !is_usual || is_apart || !rng.chance(BOOTS_PER_MILLE) {
+    if !plan.may_change_volumes(boot) || is_apart || !rng.chance(BOOTS_PER_MILLE) {
         return;
     }
     for _ in 0..rng.between(1, MOST_CHANGES) {

@@ -9,7 +9,7 @@ pub struct Scrubs {
     from: Cell<Option<u64>>,
     /// It began in this boot. After a power cut, the pool may know of the one before.
     is_new: Cell<bool>,
-    /// What is left of a scrub is exported and imported with the pool.
+    /// The pool was exported while it was paused, so the next import finds it paused.
     was_paused: Cell<bool>,
 }
 
