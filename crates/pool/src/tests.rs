@@ -24,6 +24,7 @@ mod commit_steps;
 pub(crate) mod compression;
 mod copies;
 mod crash_points;
+mod creations;
 mod cut_attaches;
 mod cut_imports;
 mod dedup;

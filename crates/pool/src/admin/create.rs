@@ -17,12 +17,13 @@ use forebay_multihost::leave_heartbeat;
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Layout, OwnerNonce, TxgId};
 
-use crate::admin::caches::write_header;
+use crate::admin::caches::{clear_header, write_header};
 use crate::admin::candidate::{
     Candidate, cache_owner_of, open_candidate, owner_of, release_all, reserve_all,
 };
 use crate::admin::error::{AdminError, CandidateError};
 use crate::admin::properties::{POOL_PROPERTIES, check_pool_name, check_property};
+use crate::cache_devices::read_header;
 use crate::import::load_map::Loaded;
 use crate::import::recovery::Parts;
 use crate::labels::{
@@ -317,6 +318,32 @@ pub(crate) async fn clear(device: &Device) -> Result<(), CandidateError> {
     clear_label(device).await.map_err(CandidateError::NotWritable)
 }
 
+/// Clears the labels of a new pool's data devices, where its log has not done so already.
+async fn clear_data_devices(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+) -> Result<(), CandidateError> {
+    if !config.logs.is_empty() {
+        for member in config.data_members() {
+            clear(&devices[&DeviceId(member.device)].device()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes what was written of a pool that does not come about from its devices. One that cannot be
+/// written keeps it: the command says already which.
+async fn clear_all(pool: u64, devices: &[Device], caches: &[Device]) {
+    for device in devices {
+        let _ = clear_label(device).await;
+    }
+    for cache in caches {
+        if read_header(cache).await.is_ok_and(|header| header.pool == pool) {
+            clear_header(cache).await;
+        }
+    }
+}
+
 /// The configuration and the devices of a new pool, before anything is written.
 async fn checked(opener: &FencedOpener, name: &str, spec: &PoolSpec) -> Result<Opened, AdminError> {
     check_pool_name(name)?;
@@ -386,27 +413,35 @@ impl Pool {
         // The step that takes long and can be canceled comes first: until it is done, the other
         // devices are unchanged.
         let all: Vec<Device> = devices.values().map(OpenDevice::device).collect();
-        take_devices(&opener, &all, &log_places(&config, &devices), spec.force).await?;
-        let made = Self::on_taken(opener.clone(), nonce, config, devices, caches).await;
+        let places = log_places(&config, &devices);
+        take_devices(&opener, &all, &places, spec.force).await?;
+        let on_caches: Vec<Device> = caches.iter().map(OpenDevice::device).collect();
+        let pool = config.guid;
+        let made = match clear_data_devices(&config, &devices).await {
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                let made = Self::on_cleared(opener.clone(), nonce, config, devices, caches).await;
+                if made.is_err() {
+                    clear_all(pool, &all, &on_caches).await;
+                }
+                made
+            }
+        };
         if made.is_err() {
+            give_back_all(&places).await;
             release_all(&opener, &all).await;
         }
         made
     }
 
-    /// Writes a new pool to devices that were taken for it, and starts it.
-    async fn on_taken(
+    /// Writes a new pool to devices that were cleared for it, and starts it.
+    async fn on_cleared(
         opener: Rc<FencedOpener>,
         nonce: u64,
         mut config: PoolConfig,
         devices: BTreeMap<DeviceId, OpenDevice>,
         caches: Vec<OpenDevice>,
     ) -> Result<Rc<Self>, AdminError> {
-        if !config.logs.is_empty() {
-            for member in config.data_members() {
-                clear(&devices[&DeviceId(member.device)].device()).await?;
-            }
-        }
         let rings = log_rings_of(&config, &devices);
         config.log_rings = ring_configs(&config, &rings);
         for (cache, open) in config.caches.iter().zip(&caches) {

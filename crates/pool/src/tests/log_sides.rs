@@ -209,6 +209,25 @@ fn a_log_in_a_file_has_its_space_before_it_is_used() {
 }
 
 #[test]
+fn a_log_in_a_file_gives_its_space_back_where_its_pool_cannot_be_created() {
+    Runtime::simulated(14).block_on(async {
+        let files = ["a", "b", "l"].map(File::new);
+        let [_, other, log] = files.clone();
+        let opener = OpenWith::new(1, move |name| {
+            let found = files.iter().find(|file| file.inner.name() == name);
+            Ok(found.expect("there are three").clone() as Device)
+        });
+        let mirror = spec(Layout::Mirror, &["a", "b"], &["l"]);
+        other.room_bytes.set(0);
+        assert!(Pool::create(opener.clone(), "tank", &mirror).await.is_err());
+        let given_back: u64 = log.given_back.borrow().iter().map(|(_, len_bytes)| len_bytes).sum();
+        assert!(given_back > SIZE / 2, "{:?}", log.given_back.borrow());
+        other.room_bytes.set(u64::MAX);
+        Pool::create(opener, "tank", &mirror).await.unwrap().export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_log_in_a_file_gives_its_space_back_where_a_device_beside_it_cannot_be_added() {
     Runtime::simulated(13).block_on(async {
         let files = ["a", "b", "l"].map(File::new);
