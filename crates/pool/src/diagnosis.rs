@@ -83,6 +83,13 @@ impl Pool {
         if let Some(reason) = self.lifecycle.stopped.borrow().clone() {
             return Err(AdminError::Suspended { pool: self.name(), reason });
         }
+        let cache = device.and_then(|name| self.find_cache(name));
+        if device.is_none() || cache.is_some() {
+            self.clear_caches(cache.as_ref());
+        }
+        if cache.is_some() {
+            return Ok(());
+        }
         let members: Vec<(DeviceId, String, MemberUse)> = {
             let config = self.config.borrow();
             let logs = config.logs.iter().flat_map(|ring| &ring.sides);

@@ -75,12 +75,19 @@ impl Pool {
     pub(super) async fn online_cache(&self, cache: &CacheConfig) -> Result<(), AdminError> {
         self.set_cache_use(cache.device, MemberUse::Online);
         if let Some(device) = self.cache_devices.get(cache.device) {
-            device.clear_errors();
-            if matches!(device.state.get(), CacheState::Offline | CacheState::Faulted) {
-                device.close(CacheState::Waiting);
-            }
+            device.begin_anew(&[CacheState::Offline, CacheState::Faulted]);
         }
         self.commit_config().await
+    }
+
+    /// Clears the errors of a cache device, or of all, and tries those again that were given up.
+    pub(crate) fn clear_caches(&self, named: Option<&CacheConfig>) {
+        for cache in &self.config.borrow().caches {
+            let is_meant = named.is_none_or(|named| named.device == cache.device);
+            if let Some(device) = self.cache_devices.get(cache.device).filter(|_| is_meant) {
+                device.begin_anew(&[CacheState::Faulted]);
+            }
+        }
     }
 
     /// Removes a cache device.

@@ -288,10 +288,14 @@ impl CacheDevice {
         self.why.borrow().as_ref().filter(|_| is_out).map(CacheFault::note)
     }
 
-    pub fn clear_errors(&self) {
+    /// Forgets its errors. A device in one of `states` is opened anew, and what it has looked at.
+    pub fn begin_anew(&self, states: &[CacheState]) {
         self.count(|counts| {
             (counts.read_errors, counts.write_errors, counts.wrong) = (0, 0, 0);
         });
+        if states.contains(&self.state.get()) {
+            self.close(CacheState::Waiting);
+        }
     }
 
     /// Reads, writes and checksums that were wrong.

@@ -144,20 +144,32 @@ fn a_cache_device_that_returns_is_judged_by_what_it_does_from_then_on() {
         let rack = Rack::new(DEVICES, 64 << 20);
         let failures = Rc::<FewFailures>::default();
         let (pool, v) = filled(scripted(rack.host(1), failures.clone()), &with_cache()).await;
-        warm(&v).await;
-        failures.0.set(u64::MAX);
-        warm(&v).await;
-        assert_eq!(caches(&pool), [("k".to_owned(), Health::Faulted)]);
-        failures.0.set(0);
-        pool.online("k").await.unwrap();
+        for command in ["online", "clear k", "clear"] {
+            warm(&v).await;
+            failures.0.set(u64::MAX);
+            warm(&v).await;
+            assert_eq!(caches(&pool), [("k".to_owned(), Health::Faulted)]);
+            failures.0.set(0);
+            match command {
+                "online" => pool.online("k").await.unwrap(),
+                "clear k" => pool.clear(Some("k")).await.unwrap(),
+                _ => pool.clear(None).await.unwrap(),
+            }
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(pool.status().caches[0].read_errors, 0, "{command}");
+            warm(&v).await;
+            failures.0.set(1);
+            warm(&v).await;
+            assert_eq!(failures.0.get(), 0, "{command}");
+            assert_eq!(caches(&pool), [("k".to_owned(), Health::Online)]);
+            assert_eq!(pool.status().caches[0].read_errors, 1, "{command}");
+        }
+        // One that was taken offline stays so, and an error of another device is not its.
+        pool.offline("k").await.unwrap();
+        pool.clear(None).await.unwrap();
+        pool.clear(Some("a")).await.unwrap();
         rt::sleep(Nanos::from_secs(1)).await;
-        assert_eq!(pool.status().caches[0].read_errors, 0);
-        warm(&v).await;
-        failures.0.set(1);
-        warm(&v).await;
-        assert_eq!(failures.0.get(), 0);
-        assert_eq!(caches(&pool), [("k".to_owned(), Health::Online)]);
-        assert_eq!(pool.status().caches[0].read_errors, 1);
+        assert_eq!(caches(&pool), [("k".to_owned(), Health::Offline)]);
         drop(v);
         pool.export().await.unwrap();
     });
