@@ -497,13 +497,19 @@ fn incomplete(
 /// The errno of a path that leads nowhere (ENOENT).
 const NO_ENTRY: i32 = 2;
 
-/// The same refusal, with why log devices cannot be opened that are there.
-pub(crate) async fn with_open_errors(
+/// The same refusal, with why log devices do not count that are there: they cannot be opened, or
+/// they are among those at `written_apart`.
+pub(crate) async fn with_reasons(
     opener: &FencedOpener,
     mut refusal: ImportErrorKind,
+    written_apart: &[String],
 ) -> ImportErrorKind {
-    if let ImportErrorKind::LogMissing { missing, unopened, .. } = &mut refusal {
+    if let ImportErrorKind::LogMissing { missing, unopened, apart, .. } = &mut refusal {
         for path in missing {
+            if written_apart.contains(path) {
+                apart.push(path.clone());
+                continue;
+            }
             let opened = opener.open(path).await;
             let is_there = |error: &DeviceError| {
                 !matches!(error.kind, ErrorKind::Gone | ErrorKind::Os { errno: NO_ENTRY })
@@ -559,7 +565,8 @@ pub(crate) fn check_complete(
     };
     let Some(ring) = ring else { return Ok(()) };
     let missing = ring.sides.iter().map(|m| m.path.clone()).collect();
-    Err(ImportErrorKind::LogMissing { missing, lost_after, unopened: Vec::new() })
+    let (unopened, apart) = (Vec::new(), Vec::new());
+    Err(ImportErrorKind::LogMissing { missing, lost_after, unopened, apart })
 }
 
 /// Takes log devices out of use that the import was told to go on without, so that the next import

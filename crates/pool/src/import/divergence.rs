@@ -23,6 +23,8 @@ const APART: usize = 64;
 pub(crate) struct History<'a> {
     /// The devices that count.
     pub devices: Vec<&'a Found>,
+    /// Paths of those that were written apart from them.
+    pub apart: Vec<String>,
     /// The highest root on any device, left behind or not. The next root must be above it.
     pub highest: CommitId,
     lineage: Lineage,
@@ -52,7 +54,8 @@ pub(crate) fn one_history<'a>(
     }
     // Without a readable root the import itself reports the error.
     let Some(head) = head else {
-        return Ok(History { devices: found, highest, lineage: Lineage::default() });
+        let (apart, lineage) = (Vec::new(), Lineage::default());
+        return Ok(History { devices: found, apart, highest, lineage });
     };
     let apart: Vec<&Last> =
         candidates.iter().copied().filter(|l| l.apart_from(head, &all)).collect();
@@ -71,21 +74,44 @@ pub(crate) fn one_history<'a>(
     lineage.apart.drain(..extra);
     let counts = |f: &&Found| match last(f) {
         Some(last) => !lineage.apart.contains(&last.root.nonce),
-        None => keep.is_none() || !wrote_apart(f, head),
+        None => !is_log_apart(f, head, &lineage.apart, keep.is_some()),
     };
-    let devices = found.into_iter().filter(counts).collect();
-    Ok(History { devices, highest, lineage })
+    let (devices, others): (Vec<&Found>, Vec<&Found>) = found.into_iter().partition(counts);
+    let apart = others.into_iter().map(|f| f.path.clone()).collect();
+    Ok(History { devices, apart, highest, lineage })
 }
 
 fn newest<'l, 'a>(of: &[&'l Last<'a>]) -> Option<&'l Last<'a>> {
     of.iter().copied().max_by_key(|l| l.root.commit)
 }
 
-/// Whether a log device was last written by an owner that the line to `head` does not know. Its
-/// frames are of another history then.
-fn wrote_apart(log: &Found, head: &Last) -> bool {
-    let told = log.label.configs.first().and_then(|(_, config)| config.lineage.owners.last());
-    told.is_some_and(|told| head.config.lineage.owners.iter().all(|o| o.nonce != told.nonce))
+/// The owners of the pool that a log device knows of, which has no roots. The last one wrote it.
+fn owners_of(log: &Found) -> &[OwnerConfig] {
+    log.label.configs.first().map_or(&[], |(_, config)| &config.lineage.owners)
+}
+
+/// Whether the last owner that wrote a log device is in the line to a configuration.
+pub(crate) fn knows_writer(config: &PoolConfig, log: &Found) -> bool {
+    owners_of(log).last().is_none_or(|last| is_in_line(config, last))
+}
+
+fn is_in_line(config: &PoolConfig, owner: &OwnerConfig) -> bool {
+    config.lineage.owners.iter().any(|other| other.nonce == owner.nonce)
+}
+
+/// Whether a log device is of another history than `head`: owners wrote it that are in `apart`, or,
+/// when a half is being kept, it knows of owners that the line to `head` does not have. Its frames
+/// do not count then.
+fn is_log_apart(log: &Found, head: &Last, apart: &[u64], keeps: bool) -> bool {
+    let owners = owners_of(log);
+    let left = |owner: &OwnerConfig| apart.contains(&owner.nonce);
+    let left_line = |owner: &OwnerConfig| left(owner) && !is_in_line(head.config, owner);
+    if owners.last().is_some_and(left) || owners.iter().any(left_line) {
+        return true;
+    }
+    // An import from this very root that was cut short has told the log of its owner.
+    let goes_on = owners.iter().any(|owner| owner.nonce == head.root.nonce);
+    keeps && !knows_writer(head.config, log) && !goes_on
 }
 
 /// Whether a device that returns to a running pool (with this configuration, and roots of this

@@ -15,6 +15,8 @@ use crate::import::takeover::other_owner;
 use crate::layout::LayoutError;
 use crate::widens::widens;
 
+mod words;
+
 /// A pool that was not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportError {
@@ -143,6 +145,8 @@ pub enum ImportErrorKind {
         lost_after: Option<TxgId>,
         /// Why they cannot be opened, those that are there.
         unopened: Vec<DeviceError>,
+        /// Those that are there, and were written apart from the half that was to be kept.
+        apart: Vec<String>,
     },
     /// Acknowledged writes are not in the log any more.
     LogLoss(Box<LogLoss>),
@@ -380,8 +384,8 @@ impl fmt::Display for ImportErrorKind {
                 write!(f, "segment {segment} (and perhaps others) is on no device that is here")?;
                 sources(f, missing, behind)
             }
-            Self::LogMissing { missing, lost_after, unopened } => {
-                log_missing(f, missing, *lost_after, unopened)
+            Self::LogMissing { missing, lost_after, unopened, apart } => {
+                log_missing(f, missing, *lost_after, (unopened, apart))
             }
             Self::LogLoss(loss) => write!(f, "{loss}"),
             Self::Log(error) => write!(f, "{error}"),
@@ -460,13 +464,14 @@ fn log_missing(
     f: &mut fmt::Formatter<'_>,
     missing: &[String],
     lost_after: Option<TxgId>,
-    unopened: &[DeviceError],
+    (unopened, apart): (&[DeviceError], &[String]),
 ) -> fmt::Result {
     write!(f, "its log device is missing ({})", missing.join(", "))?;
     match lost_after {
         Some(txg) => write!(f, ", and with it writes acknowledged after group {txg}"),
         None => write!(f, "; no data is lost with it, for the pool was exported"),
     }?;
+    list(f, "written apart from the others", apart)?;
     unopened.iter().try_for_each(|error| write!(f, "; {error}"))
 }
 
@@ -475,28 +480,6 @@ fn list(f: &mut fmt::Formatter<'_>, what: &str, devices: &[String]) -> fmt::Resu
     match devices {
         [] => Ok(()),
         _ => write!(f, "; {what}: {}", devices.join(", ")),
-    }
-}
-
-impl fmt::Display for Lacking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        list(f, "missing", &self.missing)?;
-        list(f, "without a readable superblock", &self.rootless)
-    }
-}
-
-impl fmt::Display for Witness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Device(device) => write!(f, "{device} knows"),
-            Self::LeftBehind => {
-                write!(f, "the devices that are here were left behind by others, and know")
-            }
-            Self::KnownPools => write!(f, "this machine knows"),
-            Self::Log { committed, root } => {
-                write!(f, "the log (group {committed} was committed, the root has {root}) knows")
-            }
-        }
     }
 }
 

@@ -26,7 +26,7 @@ use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos, PoolGuid};
 
 use crate::import::device_match::{
     Seen, check_complete, check_newest, check_sources, leave_missing_logs, map_unreadable,
-    newest_root, not_found, place_devices, select_pool, take_devices, with_open_errors,
+    newest_root, not_found, place_devices, select_pool, take_devices, with_reasons,
 };
 use crate::import::divergence::{History, one_history};
 use crate::import::error::{ImportError, ImportErrorKind};
@@ -367,7 +367,7 @@ async fn judge(
     let mut devices = BTreeMap::new();
     let rooted = place_devices(&mut config, mine, &root, &mut devices);
     if let Err(refusal) = check_complete(&config, &devices, &root, options) {
-        return Err(with_open_errors(opener, refusal).await);
+        return Err(with_reasons(opener, refusal, &history.apart).await);
     }
     if options.accept_log_loss {
         leave_missing_logs(&mut config, &devices);

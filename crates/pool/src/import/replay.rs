@@ -14,6 +14,7 @@ use forebay_units::{BLOCK_LEN, DeviceId, VolumeId};
 
 use crate::Pool;
 use crate::import::device_match::not_newest;
+use crate::import::divergence::knows_writer;
 use crate::import::error::{ImportErrorKind, LogLoss, RecoveryError, Witness};
 use crate::import::found::Found;
 use crate::layout::MOST_DIRTY_BYTES;
@@ -109,7 +110,8 @@ fn accepts_older_root(options: &ImportOptions) -> bool {
 }
 
 /// The highest epoch that the log's devices know of. Refuses one above that of `state`, because a
-/// newer root began it, unless the operator has chosen an older root.
+/// newer root began it, unless the operator has chosen an older root: with `keep` one of this line,
+/// which the owner that began the epoch must be in.
 pub(crate) async fn check_log_epoch(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
@@ -119,10 +121,15 @@ pub(crate) async fn check_log_epoch(
 ) -> Result<u32, ImportErrorKind> {
     let newest = newest_epoch(&replay_rings(config, devices), config.guid).await;
     match newest {
-        Some((epoch, device)) if epoch > state.epoch => match accepts_older_root(options) {
-            true => Ok(epoch),
-            false => Err(not_newest(Witness::Device(device.to_string()), config, found)),
-        },
+        Some((epoch, device)) if epoch > state.epoch => {
+            let log = found.iter().find(|log| *log.path == *device);
+            let is_of_line = log.is_none_or(|log| knows_writer(config, log));
+            let is_chosen = options.force || options.keep.is_none() || is_of_line;
+            match accepts_older_root(options) && is_chosen {
+                true => Ok(epoch),
+                false => Err(not_newest(Witness::Device(device.to_string()), config, found)),
+            }
+        }
         _ => Ok(state.epoch),
     }
 }

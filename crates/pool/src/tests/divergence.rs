@@ -6,9 +6,9 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::imports::{ALL, SIZE, check, forced, import, make, refused, until_crash, write};
-use super::names;
 use super::rack::Rack;
-use crate::spec::ImportOptions;
+use super::{names, spec, volume};
+use crate::spec::{ImportOptions, LogSpec};
 use crate::status::{Health, Importable};
 use crate::{AdminError, Pool};
 
@@ -275,6 +275,127 @@ fn the_list_of_owners_keeps_the_last_ones_and_does_not_grow() {
             before = owners.len();
         }
         assert_eq!(config.lineage.owners[0].nonce, 1000 - 256 + 7);
+        pool.export().await.unwrap();
+    });
+}
+
+/// A mirror with a log mirror, of which each half was imported alone and has writes that only its
+/// side of the log has, after so many roots.
+fn halves_with_logs(roots: u64) -> Rc<Rack> {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let mut mirrored = spec(Layout::Mirror, &["a", "b"], &[]);
+        mirrored.logs.push(LogSpec { devices: names(&["l", "m"]) });
+        let pool = Pool::create(mine.host(1), "tank", &mirrored).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        write(&pool, 1).await;
+        pool.sync().await.unwrap();
+    });
+    for (gone, salt) in [(["b", "m"], 2), (["a", "l"], 3)] {
+        let mine = rack.clone();
+        Runtime::simulated(20 + salt).block_on(async move {
+            mine.pull(&gone);
+            let pool = import(&mine, 1, &forced()).await.unwrap();
+            for _ in 0..roots {
+                pool.sync().await.unwrap();
+            }
+            write(&pool, salt).await;
+            mine.put_back(&gone);
+        });
+    }
+    rack
+}
+
+#[test]
+fn a_log_side_of_a_half_that_was_left_behind_stays_as_it_is() {
+    for roots in [0, 1] {
+        let rack = halves_with_logs(roots);
+        Runtime::simulated(6).block_on(async move {
+            for options in [keep("a"), ImportOptions::default()] {
+                let pool = import(&rack, 1, &options).await.unwrap();
+                check(&pool, 2).await;
+                let sides = pool.status().logs.remove(0).children;
+                let is_used: Vec<bool> = sides.iter().map(|s| s.state == Health::Online).collect();
+                assert_eq!(is_used, [true, false], "{roots} {options:?}");
+                pool.export().await.unwrap();
+            }
+            if roots == 0 {
+                let pool = import(&rack, 1, &keep("b")).await.unwrap();
+                check(&pool, 3).await;
+                pool.export().await.unwrap();
+                return;
+            }
+            // Once it is taken in, what it had is gone, and the other half cannot do without.
+            let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+            pool.online("m").await.unwrap();
+            pool.export().await.unwrap();
+            drop(pool);
+            let kind = refused(&rack, 1, &keep("b")).await;
+            assert_kind!(kind, LogMissing { missing, lost_after: Some(_), unopened, apart }
+                if missing == apart && *apart == ["m"] && unopened.is_empty());
+            let options = ImportOptions { accept_log_loss: true, ..keep("b") };
+            let pool = import(&rack, 1, &options).await.unwrap();
+            check(&pool, 1).await;
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_choice_that_is_cut_short_keeps_the_log_of_its_half() {
+    let short = |power: Option<u64>| {
+        let rack = halves_with_logs(0);
+        let mine = rack.clone();
+        let changes = Runtime::simulated(7).block_on(async move {
+            mine.switches.power.set(power);
+            let before = mine.changes();
+            // Without power it may fail.
+            let _ = import(&mine, 1, &keep("a")).await;
+            mine.changes() - before
+        });
+        rack.switches.power.set(None);
+        Runtime::simulated(8).block_on(async move {
+            let pool = import(&rack, 1, &keep("a")).await;
+            let pool = pool.unwrap_or_else(|e| panic!("power {power:?}: {e}"));
+            check(&pool, 2).await;
+            pool.export().await.unwrap();
+        });
+        changes
+    };
+    let commands = short(None);
+    assert!(commands > 5, "{commands}");
+    for power in 0..=commands {
+        short(Some(power));
+    }
+}
+
+#[test]
+fn a_log_that_a_missing_half_has_begun_anew_is_not_taken_for_that_of_the_kept_half() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Layout::Mirror, &["a", "b"], &["l"]).await;
+        pool.sync().await.unwrap();
+        write(&pool, 2).await;
+    });
+    let mine = rack.clone();
+    Runtime::simulated(2).block_on(async move {
+        mine.pull(&["a"]);
+        let pool = import(&mine, 1, &forced()).await.unwrap();
+        pool.sync().await.unwrap();
+        mine.put_back(&["a"]);
+    });
+    Runtime::simulated(3).block_on(async move {
+        rack.pull(&["b"]);
+        for options in [ImportOptions::default(), keep("a")] {
+            let kind = refused(&rack, 1, &options).await;
+            assert_kind!(kind, RootNotNewest { .. });
+        }
+        let options = ImportOptions { force: true, ..keep("a") };
+        let pool = import(&rack, 1, &options).await.unwrap();
+        // The new epoch has overwritten none of its frames.
+        check(&pool, 2).await;
         pool.export().await.unwrap();
     });
 }

@@ -34,9 +34,10 @@ fn import_errors_name_pool_and_devices_in_one_line() {
             missing: names(&["l", "m"]),
             lost_after: Some(TxgId(7)),
             unopened: Vec::new(),
+            apart: names(&["m"]),
         }),
         "pool 'tank' cannot be imported: its log device is missing (l, m), and with it writes \
-         acknowledged after group 7"
+         acknowledged after group 7; written apart from the others: m"
     );
     assert_eq!(
         refused(ImportErrorKind::LogLoss(Box::new(LogLoss {
