@@ -14,6 +14,7 @@ use forebay_sim::{CrashPoint, World};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::administrator::Administrator;
+use crate::apart::Importing;
 use crate::boot_context::{BootContext, BootEnd};
 use crate::client::client;
 use crate::contest::Decision;
@@ -367,6 +368,17 @@ impl<S: Subject> BootContext<S> {
     ) -> Result<S::Pool, Refusal> {
         let Self { subject, scenario, model, .. } = self;
         let commits = model.commits.take();
+        match self.importing {
+            Importing::Usual => {}
+            Importing::Half => {
+                return subject.import(devices, &scenario.spec, ImportMode::Force).await;
+            }
+            Importing::Undecided(disk) => return self.import_kept(devices, disk, true).await,
+            Importing::Cut(disk) => return self.import_kept(devices, disk, false).await,
+            Importing::Kept(disk) => {
+                return subject.import(devices, &scenario.spec, ImportMode::Keep(disk)).await;
+            }
+        }
         if let Some(groups) = rewinds.filter(|groups| *groups <= commits) {
             if let Some(pool) = self.rewind(devices, groups).await {
                 return Ok(pool);

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use crate::apart::Importing;
 use crate::contest::Contest;
 use crate::disks::Disks;
 use crate::model::Model;
@@ -33,6 +34,7 @@ pub(crate) struct BootContext<S: Subject> {
     pub(crate) is_brief: bool,
     /// No scrub at the end, and one that runs or is paused stays.
     pub(crate) leaves_scrub: bool,
+    pub(crate) importing: Importing,
     /// On the machine that has the pool: another one takes it.
     pub(crate) contest: Option<Rc<Contest>>,
 }
@@ -49,6 +51,7 @@ impl<S: Subject> BootContext<S> {
             phase: self.phase.clone(),
             is_brief: self.is_brief,
             leaves_scrub: self.leaves_scrub,
+            importing: self.importing,
             contest: None,
         }
     }

@@ -132,6 +132,11 @@ impl Disks {
         }
     }
 
+    /// Gives disks the contents that they have in another run.
+    pub(crate) fn take_contents(&self, other: &Self, disks: &[usize]) {
+        self.world.restore(&self.world.image().with_disks_of(&other.world.image(), disks));
+    }
+
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
         let struck = self.struck.borrow();
         let suspect = |(disk, stack): (usize, &Rc<Stack>)| Suspect {

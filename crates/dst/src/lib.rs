@@ -2,6 +2,7 @@
 
 pub mod admin_workload;
 mod administrator;
+mod apart;
 mod boot;
 mod boot_context;
 mod client;

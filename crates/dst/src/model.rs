@@ -16,6 +16,7 @@ use crate::subject::{Figures, Sync};
 use crate::verdict::{Failure, Kind};
 
 use names::Names;
+pub(crate) use rival::NUMBERS_OF_EACH;
 use rival::Rival;
 use scrubs::Scrubs;
 pub use snapshots::{Promotions, SnapshotModel, tag_name};
@@ -290,6 +291,11 @@ impl Model {
         fork.list_is_behind.set(self.list_is_behind.get());
         fork.scrubs.set(&self.scrubs);
         fork
+    }
+
+    /// Leaves out so many numbers of each volume's changes.
+    pub(crate) fn skip_numbers(&self, count: u32) {
+        self.volumes.borrow_mut().values_mut().for_each(|v| v.history.skip_numbers(count));
     }
 
     /// Counts a named event.

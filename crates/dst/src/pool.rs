@@ -160,6 +160,10 @@ impl Subject for Forebay {
             accept_log_loss: matches!(mode, ImportMode::AcceptLoss | ImportMode::GiveUp),
             rewind_groups: if let ImportMode::Rewind(groups) = mode { groups } else { 0 },
             force: matches!(mode, ImportMode::Force | ImportMode::GiveUp),
+            keep: match mode {
+                ImportMode::Keep(disk) => names(disks).into_iter().nth(disk),
+                _ => None,
+            },
             known: self.other_host.is_none().then(|| self.known.get().1),
             ..ImportOptions::default()
         };

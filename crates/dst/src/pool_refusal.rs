@@ -14,8 +14,10 @@ impl From<PoolError> for Refusal {
             Refusal { message: error.to_string(), blamed: failed.collect(), ..Refusal::default() };
         match error {
             PoolError::Import(error) => {
-                if matches!(error.kind, ImportErrorKind::HalfMissing { .. }) {
-                    refusal.cause = Cause::HalfMissing;
+                match error.kind {
+                    ImportErrorKind::HalfMissing { .. } => refusal.cause = Cause::HalfMissing,
+                    ImportErrorKind::Diverged { .. } => refusal.cause = Cause::Diverged,
+                    _ => {}
                 }
                 refusal.add_import(error.kind);
             }

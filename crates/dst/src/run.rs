@@ -14,6 +14,7 @@ use forebay_rt::Runtime;
 use forebay_sim::{Fate, Seed, Step};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
+use crate::apart::Importing;
 use crate::boot_context::{BootContext, BootEnd};
 use crate::contest::{Contest, Unfinished, contend};
 use crate::disks::Disks;
@@ -28,14 +29,14 @@ const BOOT_LIMIT: Nanos = Nanos::from_secs(50_000);
 
 /// A run between two boots.
 pub struct Run<S: Subject> {
-    subject: Rc<S>,
-    scenario: Rc<Scenario>,
-    disks: Rc<Disks>,
-    model: Rc<Model>,
+    pub(crate) subject: Rc<S>,
+    pub(crate) scenario: Rc<Scenario>,
+    pub(crate) disks: Rc<Disks>,
+    pub(crate) model: Rc<Model>,
     tally: Tally,
     boot_commands: Vec<u64>,
-    failure: Option<Failure>,
-    is_created: bool,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) is_created: bool,
     /// The subject refused an import, rightly.
     is_ended: bool,
     /// The rest of the run only shows that the exported pool can be imported.
@@ -43,7 +44,8 @@ pub struct Run<S: Subject> {
     /// The next boot begins with disks that are well: an outage ends with its boot.
     is_repaired: bool,
     /// [`Subject::memory`].
-    memory: [u64; 3],
+    pub(crate) memory: [u64; 3],
+    pub(crate) importing: Importing,
 }
 
 /// Runs a scenario to its end, or to the first violation.
@@ -65,6 +67,7 @@ pub fn run_watched<S: Subject>(
 fn play<S: Subject>(mut run: Run<S>, scenario: &Scenario) -> Outcome {
     for boot in &scenario.boots {
         run.look_back(boot);
+        run.part(boot);
         if run.is_over() {
             break;
         }
@@ -103,6 +106,7 @@ impl<S: Subject> Run<S> {
             is_brief: false,
             is_repaired: false,
             memory: [0; 3],
+            importing: Importing::Usual,
         }
     }
 
@@ -204,6 +208,7 @@ impl<S: Subject> Run<S> {
             phase: phase.clone(),
             is_brief: self.is_brief,
             leaves_scrub: boot.leaves_scrub,
+            importing: self.importing,
             contest: None,
         };
         self.subject.remember(self.memory);

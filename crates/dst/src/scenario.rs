@@ -11,9 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::stamp::Fill;
 use crate::subject::{Manage, PoolSpec, ScanJob, Sync};
 
+pub use apart::{Apart, Half};
 pub use snapshot_job::{Copying, SnapshotJob};
 pub use takeover::{Attempt, CutOff, Loss, Stand, StandEnd, Takeover, cuts_off, has_takeovers};
 
+mod apart;
 mod snapshot_job;
 mod takeover;
 
@@ -120,6 +122,9 @@ pub struct Boot {
     /// newest, as far as the boot before committed groups.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub looks_back: u64,
+    /// Before the boot, copies of the disks are imported as halves, apart from each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apart: Option<Box<Apart>>,
     /// Volumes are resized and destroyed while requests are in flight, and used while their
     /// creation is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -89,11 +89,13 @@ fn drop_clients(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario>
     cut(scripts(&mut out.boots), at, step).then_some(out)
 }
 
-/// The scripts of the clients of each machine.
+/// The scripts of the clients of each machine, and of each half of a pool.
 fn scripts(boots: &mut [Boot]) -> impl Iterator<Item = &mut Vec<Vec<Act>>> {
     boots.iter_mut().flat_map(|boot| {
         let others = boot.takeover.as_mut().map(|takeover| &mut takeover.clients);
-        std::iter::once(&mut boot.clients).chain(others)
+        let halves = boot.apart.iter_mut().flat_map(|apart| &mut apart.halves);
+        let halves = halves.map(|half| &mut half.boot.clients);
+        std::iter::once(&mut boot.clients).chain(others).chain(halves)
     })
 }
 

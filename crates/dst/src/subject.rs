@@ -57,6 +57,8 @@ pub enum Cause {
     UnknownReservation,
     /// Half of the devices in use or more are missing, and nothing tells that they are not newer.
     HalfMissing,
+    /// The devices were written apart from each other.
+    Diverged,
 }
 
 impl Cause {
@@ -171,6 +173,8 @@ pub enum ImportMode {
     Rewind(u64),
     /// From the newest root, although the log proves a newer one.
     Force,
+    /// With the half of the devices that this disk belongs to, where they were written apart.
+    Keep(usize),
     /// Whatever is lost with it: log records, newer roots, and what other devices were filled from.
     GiveUp,
 }

@@ -39,6 +39,17 @@ pub struct WorldImage {
     disks: Vec<DiskImage>,
 }
 
+impl WorldImage {
+    /// The same with the disks of these numbers as they are in `other`.
+    #[must_use]
+    pub fn with_disks_of(mut self, other: &Self, numbers: &[usize]) -> Self {
+        for number in numbers {
+            self.disks[*number] = other.disks[*number].clone();
+        }
+        self
+    }
+}
+
 /// The disks of one simulation and their common power supply.
 pub struct World {
     seed: Seed,

@@ -54,11 +54,14 @@ pub enum Aim {
     Canceled,
     /// Scrubs that are paused, go on after an export or a crash, and are stopped, while disks rot.
     Scrubs,
+    /// Halves of a pool that are imported apart from each other, and of which one is kept (only
+    /// with --level crash).
+    Halves,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 22] = [
+    const SHARES: [(Aim, u64); 23] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -81,6 +84,7 @@ impl Aim {
         (Aim::Takeover, 40),
         (Aim::Canceled, 30),
         (Aim::Scrubs, 30),
+        (Aim::Halves, 20),
     ];
 
     /// Draws an aim.

@@ -152,6 +152,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         rewinds: false,
         further_roots: 0,
         looks_back: 0,
+        apart: None,
         power: Vec::new(),
         network: Vec::new(),
         lost_objects: object_stores::draw_losses(plan, commands),

@@ -23,6 +23,7 @@ mod cache_disks;
 mod canceled;
 mod clients;
 mod constraints;
+mod halves;
 mod holds;
 mod limits;
 mod log_memory;
@@ -101,6 +102,7 @@ impl Class {
     fn fewest_boots(self) -> u64 {
         match self.aim {
             Aim::Redundancy | Aim::Replay | Aim::Returns | Aim::Rewind | Aim::Scrubs => 2,
+            Aim::Halves => 2,
             Aim::Roots => 3,
             _ if self.crashes_in_recovery => 3,
             _ => 1,
@@ -126,6 +128,7 @@ impl Class {
         }
         rewinds::apply(boot, plan, level);
         scrubs::apply(boot, plan, level);
+        halves::apply(boot, plan, level);
     }
 
     /// Disks fail in turn (at level within).
@@ -328,6 +331,10 @@ fn draw_services(spec: &mut PoolSpec, seed: Seed, (class, level): (Class, Level)
         draw_dedup(spec, &mut seed.derive("dedup").rng());
         draw_compression(spec, &mut seed.derive("compression").rng());
     }
+    if class.aim == Aim::Halves {
+        // What the halves have is on their disks alone.
+        return;
+    }
     if class.is_free {
         object_stores::draw(spec, level, class.aim, &mut seed.derive("object stores").rng());
     }
@@ -426,6 +433,9 @@ fn draw_pool(
     }
     if class.aim == Aim::Takeover {
         return takeovers::draw_spec(spec, &mut seed.derive("takeover shape").rng());
+    }
+    if class.aim == Aim::Halves {
+        return halves::draw_spec(spec, &mut seed.derive("halves shape").rng());
     }
     if class.aim == Aim::Objects {
         return PoolSpec { raid: Raid::Raid0, data_disks: 1, ..spec };

@@ -11,8 +11,9 @@ use super::names::Names;
 use super::{Issued, Model, Presence, VolumeModel};
 use crate::verdict::{Failure, Kind};
 
-/// Numbers of changes that one volume of two machines may have each after a takeover.
-const NUMBERS_OF_EACH: u32 = 1 << 13;
+/// Numbers of changes that one volume of two machines may have each after a takeover, or of each
+/// half of a pool.
+pub(crate) const NUMBERS_OF_EACH: u32 = 1 << 13;
 
 /// Another machine that wants the pool of these clients.
 #[derive(Default)]
@@ -76,9 +77,7 @@ impl Model {
     pub fn of_next_owner(&self) -> Rc<Self> {
         let next = self.fork();
         next.forget_callers();
-        for volume in next.volumes.borrow_mut().values_mut() {
-            volume.history.skip_numbers(NUMBERS_OF_EACH);
-        }
+        next.skip_numbers(NUMBERS_OF_EACH);
         next
     }
 
