@@ -239,3 +239,58 @@ fn a_stream_that_a_crash_finds_half_undone_is_undone_after_it() {
     }
     assert!(groups > 2, "{groups}: it was undone at once");
 }
+
+/// Gives a kept stream up while the group before its last part is committed; the power fails
+/// after `changes`. Whether all changes came before that.
+async fn give_up_beside_a_commit(rack: Rc<Rack>, full: Vec<Vec<u8>>, changes: u64) -> bool {
+    let pace = |_: &str, operation: Operation, _: u64| {
+        (operation == Operation::Write).then_some(Nanos::from_micros(100))
+    };
+    let back = make(paced(rack.host(1), pace), "back").await;
+    let mut receiver = back.receive("w", KEPT);
+    for chunk in &full[..2] {
+        receiver.feed(chunk).await.unwrap();
+    }
+    let open = || back.dirty.groups.borrow().open_txg();
+    let before = open();
+    let syncing = rt::spawn({
+        let back = back.clone();
+        async move { back.sync().await }
+    });
+    while open() == before {
+        rt::sleep(Nanos::from_micros(10)).await;
+    }
+    receiver.feed(&full[2]).await.unwrap();
+    rack.switches.power.set(Some(changes));
+    assert!(matches!(receiver.give_up().await, LeftBy::Token(_)));
+    syncing.await.unwrap();
+    rack.switches.power.get() != Some(0)
+}
+
+#[test]
+fn a_stream_that_is_given_up_is_not_said_to_be_further_than_its_groups() {
+    let (full, truth, rests) = stream();
+    for changes in (0..).step_by(2) {
+        let rack = Rack::new(&["a", "l"], 64 << 20);
+        let first = Runtime::simulated(7131);
+        let is_over = first.block_on(give_up_beside_a_commit(rack.clone(), full.clone(), changes));
+        drop(first);
+        rack.switches.power.set(None);
+        let (truth, rests) = (truth.clone(), rests.clone());
+        Runtime::simulated(7132).block_on(async move {
+            let forced = ImportOptions { force: true, ..ImportOptions::default() };
+            let paths = names(&["a", "l"]);
+            let back = Pool::import(rack.host(1), &paths, "back", &forced).await.unwrap();
+            let status = back.get_volume("w");
+            if let Some(token) = status.and_then(|status| status.resume_token) {
+                receive(&back, &rests[&token], PLAIN).await.unwrap();
+                let w = back.open_volume("w").unwrap();
+                assert!(content(&w).await == truth, "after {changes} changes");
+            }
+            back.export().await.unwrap();
+        });
+        if is_over {
+            break;
+        }
+    }
+}

@@ -239,7 +239,10 @@ fn a_volume_that_is_received_belongs_to_the_stream_alone() {
                 refused(back.destroy_snapshots(&names(&[base])).await);
             }
             let (second, _) = receive(&back, &stream, PLAIN).await.unwrap_err();
-            assert!(matches!(second, TransferError::Volume(VolumeError::Receiving { .. })));
+            let TransferError::Volume(VolumeError::Receiving { is_underway: true, .. }) = second
+            else {
+                panic!("{second}");
+            };
             for chunk in &stream[2..] {
                 receiver.feed(chunk).await.unwrap();
             }
@@ -349,6 +352,7 @@ fn an_interrupted_stream_that_is_kept_goes_on_by_its_token() {
                 let (anew, _) = receive(&back, stream, KEPT).await.unwrap_err();
                 assert!(matches!(anew, TransferError::PartlyReceived { .. }), "{anew}");
                 let rest = resumed(&tank, token.clone()).await;
+                assert_eq!(rest.len(), stream.len() - cut + 1, "nothing comes twice");
                 // Interrupted once more, at once: the token stays good.
                 let (_, left) = receive(&back, &rest[..1], PLAIN).await.unwrap_err();
                 assert_eq!(left, LeftBy::Token(token.clone()));

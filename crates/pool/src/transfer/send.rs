@@ -463,3 +463,6 @@ impl Sender {
         Err(TransferError::Gone { name: self.name.clone() })
     }
 }
+
+#[cfg(test)]
+mod tests;
