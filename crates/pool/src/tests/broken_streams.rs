@@ -8,7 +8,7 @@ use forebay_format::stream::{ResumeToken, StreamEncoder, StreamHeader};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
-use super::rack::{Rack, memory};
+use super::rack::{Rack, memory, paced};
 use super::transfers::{
     KEPT, PLAIN, content, make, receive, resumed, same, sent, since, snapshot, snapshot_content,
     target, two_streams, whole,
@@ -128,6 +128,41 @@ fn a_stream_that_goes_on_is_kept_if_it_was_or_is_to_be() {
         receive(&other, &resumed(&tank, third).await, PLAIN).await.unwrap();
         same(&tank, &other, "a").await;
     });
+}
+
+// The volume goes back to its base and gets the size of the snapshot that comes.
+#[test]
+fn a_stream_that_comes_again_makes_the_same_however_far_the_first_one_got() {
+    let mut parts = 0;
+    for at_ms in 0..60 {
+        let left = Runtime::simulated(7105).block_on(async move {
+            let (tank, full, _) = two_streams().await;
+            tank.resize_volume("v", 3 << 20, true).await.unwrap();
+            let v = tank.open_volume("v").unwrap();
+            v.write(5 << 19, stamp(8192, 5), false).await.unwrap();
+            snapshot(&tank, "v@c").await;
+            let step = sent(&tank, &since("a", "v@c")).await;
+            let shelf = paced(memory(&["a", "l"], 64 << 20), |_, _, _| Some(Nanos::from_millis(1)));
+            let back = make(shelf, "back").await;
+            receive(&back, &full, PLAIN).await.unwrap();
+            let w = back.open_volume("w").unwrap();
+            w.write(3 << 19, stamp(8192, 7), false).await.unwrap();
+            let mut receiver = back.receive("w", ROLL_BACK);
+            let feeding = Box::pin(receiver.feed(&step[0]));
+            let _ = rt::timeout(Nanos::from_millis(at_ms), feeding).await;
+            let left = receiver.give_up().await;
+            receive(&back, &step, ROLL_BACK).await.unwrap();
+            same(&tank, &back, "c").await;
+            let w = back.open_volume("w").unwrap();
+            assert!(content(&w).await == snapshot_content(&tank, "v@c").await, "{at_ms} ms");
+            for pool in [tank, back] {
+                pool.export().await.unwrap();
+            }
+            left
+        });
+        parts += u64::from(left == LeftBy::Part);
+    }
+    assert!(parts > 5, "{parts} were given up halfway");
 }
 
 #[test]

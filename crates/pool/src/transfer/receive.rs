@@ -143,7 +143,13 @@ impl Pool {
         let existing = self.volume_named(name);
         let partly = existing.as_ref().ok().filter(|v| v.arrival.get() != Arrival::Whole);
         if let Some(volume) = partly {
-            return self.go_on_receiving(volume.clone(), header, options);
+            let begun = self.go_on_receiving(volume, header, options)?;
+            if begun.is_made_ready() {
+                volume.arrival.set(Arrival::Underway);
+                return Ok(begun);
+            }
+            // Whether it got as far as its base and its new size is not known.
+            self.undo_receive(volume, &begun.receiving).await?;
         }
         if header.start_bytes > 0 {
             return Err(TransferError::NothingToResume { name: full });
@@ -173,10 +179,10 @@ impl Pool {
         Ok(Begun::new(volume, receiving, is_incremental))
     }
 
-    /// Goes on with an interrupted stream.
+    /// An interrupted stream that goes on.
     fn go_on_receiving(
         &self,
-        volume: Rc<VolumeState>,
+        volume: &Rc<VolumeState>,
         header: &StreamHeader,
         options: ReceiveOptions,
     ) -> Result<Begun, TransferError> {
@@ -195,8 +201,7 @@ impl Pool {
             return Err(TransferError::OtherPlace { name, found_bytes, due_bytes });
         }
         receiving.is_resumable |= options.is_resumable;
-        volume.arrival.set(Arrival::Underway);
-        Ok(Begun::new(volume, receiving, header.is_incremental()))
+        Ok(Begun::new(volume.clone(), receiving, header.is_incremental()))
     }
 
     /// A new volume that no client sees.
@@ -393,6 +398,12 @@ impl Begun {
         let absorbed_bytes = receiving.done_bytes;
         let kept_at = rt::now();
         Self { volume, receiving, is_incremental, absorbed_bytes, waiting: None, kept_at }
+    }
+
+    /// Whether the volume is known to have been made ready for what the stream brings: a new one
+    /// is from the first, another one when something of the stream is kept.
+    fn is_made_ready(&self) -> bool {
+        !self.is_incremental || self.receiving.done_bytes > 0
     }
 
     /// Tells the configuration how far the stream is in the main store.
