@@ -465,6 +465,7 @@ impl Pool {
             let name = format!("{}/{}@{new}", self.name(), volume.name.borrow());
             return Err(VolumeError::SnapshotExists { name });
         }
+        self.check_is_not_coming(&volume, new)?;
         Ok(snapshot)
     }
 

@@ -241,6 +241,39 @@ fn volumes_that_no_command_would_make_are_not_received() {
     });
 }
 
+#[test]
+fn other_snapshots_stay_the_operators_while_a_stream_arrives() {
+    Runtime::simulated(7108).block_on(async {
+        let (tank, full, step) = two_streams().await;
+        tank.open_volume("v").unwrap().write(0, stamp(8192, 8), false).await.unwrap();
+        snapshot(&tank, "v@c").await;
+        let last = sent(&tank, &since("b", "v@c")).await;
+        let back = target().await;
+        receive(&back, &full, PLAIN).await.unwrap();
+        receive(&back, &step, PLAIN).await.unwrap();
+        let mut receiver = back.receive("w", KEPT);
+        for chunk in &last[..2] {
+            receiver.feed(chunk).await.unwrap();
+        }
+        back.destroy_snapshots(&names(&["w@a"])).await.unwrap();
+        // The name that the stream brings is taken.
+        let taken = back.rename_snapshot("w@b", "c").await;
+        assert!(matches!(taken, Err(VolumeError::Receiving { is_underway: true, .. })));
+        back.rename_snapshot("w@b", "base").await.unwrap();
+        for chunk in &last[2..] {
+            receiver.feed(chunk).await.unwrap();
+        }
+        receiver.finish().await.unwrap();
+        same(&tank, &back, "c").await;
+        let all: Vec<String> = back.list_snapshots().await.into_iter().map(|s| s.name).collect();
+        assert_eq!(all, ["back/w@base", "back/w@c"]);
+        back.rename_snapshot("w@c", "last").await.unwrap();
+        back.rename_snapshot("w@base", "c").await.unwrap();
+        tank.export().await.unwrap();
+        back.export().await.unwrap();
+    });
+}
+
 /// A volume of a gibibyte with these blocks, and then with another first one.
 async fn far_apart(blocks: &[u64]) -> [Chunks; 2] {
     let tank = make(memory(&["a", "l"], 64 << 20), "tank").await;

@@ -77,6 +77,19 @@ impl Pool {
         }
     }
 
+    /// Refuses the name `name` (without the volume's) for a snapshot of a volume when its stream
+    /// brings one of that name.
+    pub(crate) fn check_is_not_coming(
+        &self,
+        volume: &VolumeState,
+        name: &str,
+    ) -> Result<(), VolumeError> {
+        match volume.receiving() {
+            Some(receiving) if receiving.snapshot == name => self.check_whole(volume),
+            _ => Ok(()),
+        }
+    }
+
     /// Where the interrupted stream of a volume goes on.
     pub(crate) fn resume_token(&self, volume: &VolumeState) -> Option<ResumeToken> {
         let receiving = volume.receiving().filter(|receiving| {
