@@ -28,6 +28,9 @@ use crate::settings::Settings;
 /// six streams would take too large a share.
 pub(crate) const SEPARATE_SEGMENTS: u32 = 512;
 
+/// The smallest dirty limit, in bytes.
+pub(crate) const LEAST_DIRTY_BYTES: u64 = 4 << 20;
+
 /// Default for the largest dirty limit, in bytes.
 pub(crate) const MOST_DIRTY_BYTES: u64 = 256 << 20;
 
@@ -187,13 +190,13 @@ pub(crate) fn log_rings_of(
 
 /// Limits, the dirty limit in bytes, and blocks that data may take.
 pub(crate) fn limits_for(config: &PoolConfig) -> (Limits, u64, u64) {
-    const LEAST_DIRTY: u64 = 4 << 20;
     let groups: Vec<GroupGeometry> = config.groups.iter().map(geometry_of).collect();
     let segments: u64 = groups.iter().map(|g| u64::from(g.segments)).sum();
     let blocks: u64 =
         groups.iter().map(|g| u64::from(g.segments) * u64::from(data_blocks(g))).sum();
-    let auto = (blocks * BLOCK_BYTES / 16).clamp(LEAST_DIRTY, MOST_DIRTY_BYTES);
-    let dirty_limit = Settings::of(&config.properties).dirty_limit.unwrap_or(auto).max(LEAST_DIRTY);
+    let auto = (blocks * BLOCK_BYTES / 16).clamp(LEAST_DIRTY_BYTES, MOST_DIRTY_BYTES);
+    let dirty_limit = Settings::of(&config.properties).dirty_limit.unwrap_or(auto);
+    let dirty_limit = dirty_limit.max(LEAST_DIRTY_BYTES);
     let per_segment = (blocks / segments.max(1)).max(1);
     let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
     let streams = if segments >= u64::from(SEPARATE_SEGMENTS) { u64::from(STREAMS) } else { 2 };

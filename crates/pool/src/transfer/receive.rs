@@ -10,7 +10,9 @@ use std::rc::Rc;
 use forebay_device::{IoBuf, IoBytes, Operation};
 use forebay_format::receiving::{RECEIVED, RECEIVING, ReceivedGuids, Receiving};
 use forebay_format::snapshot::Snapshot;
-use forebay_format::stream::{Record, StreamDecoder, StreamError, StreamFlaw, StreamHeader};
+use forebay_format::stream::{
+    MAX_PAYLOAD_BYTES, Record, StreamDecoder, StreamError, StreamFlaw, StreamHeader,
+};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Lba, Nanos, TxgId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,7 @@ use crate::Pool;
 use crate::admin::error::VolumeError;
 use crate::admin::properties::check_snapshot_name;
 use crate::admin::volumes::{check_fits, check_size};
+use crate::layout::LEAST_DIRTY_BYTES;
 use crate::spec::VolumeSpec;
 use crate::transfer::error::TransferError;
 use crate::transfer::full_name;
@@ -33,6 +36,10 @@ const WITH_STREAMS: u32 = 7;
 const KEEP_INTERVAL: Nanos = Nanos::from_secs(1);
 /// What is looked at in one step when a volume is compared with its newest snapshot.
 const STEP_BYTES: u64 = 128 << 20;
+
+/// Any record is written at once: a writer that waits for more than a quarter of the dirty limit
+/// could wait for a commit that no task asks for.
+const _: () = assert!(MAX_PAYLOAD_BYTES as u64 <= LEAST_DIRTY_BYTES / 4);
 
 /// How a stream is received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -358,7 +365,6 @@ impl Pool {
         self.keep_receiving(volume, None);
         self.commit_all().await?;
         volume.arrival.set(Arrival::Whole);
-        self.refresh_space();
         Ok(())
     }
 }
@@ -491,16 +497,9 @@ impl Receiver {
         let Some(begun) = &mut self.begun else { return Ok(()) };
         let pool = &self.pool;
         let name = full_name(pool, &self.volume);
-        let most = (pool.dirty.throttle.limit_bytes() / 4 / BLOCK_BYTES).max(1) * BLOCK_BYTES;
         let len_bytes = data.len() as u64;
-        let mut at = 0;
-        while at < len_bytes {
-            let step = (len_bytes - at).min(most);
-            pool.check_running(&name, Operation::Write, offset_bytes + at, step)?;
-            let part = data.slice(at as usize, step as usize);
-            pool.write_part(&begun.volume, &name, offset_bytes + at, part, false).await?;
-            at += step;
-        }
+        pool.check_running(&name, Operation::Write, offset_bytes, len_bytes)?;
+        pool.write_part(&begun.volume, &name, offset_bytes, data.clone(), false).await?;
         begun.absorbed_bytes = offset_bytes + len_bytes;
         begun.keep_progress(pool);
         Ok(())
@@ -545,8 +544,8 @@ impl Receiver {
         };
         match (outcome, pool.resume_token(&begun.volume)) {
             (Err(_), _) => LeftBy::Part,
-            (Ok(()), Some(token)) if is_kept => LeftBy::Token(token.to_text()),
-            (Ok(()), _) => LeftBy::Nothing,
+            (Ok(()), Some(token)) => LeftBy::Token(token.to_text()),
+            (Ok(()), None) => LeftBy::Nothing,
         }
     }
 }

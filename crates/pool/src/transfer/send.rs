@@ -79,9 +79,7 @@ impl Piece {
                 (Holds::Hole, Holds::Hole) => true,
                 (Holds::Data, Holds::Data) => len_bytes <= DATA_BYTES,
                 (Holds::Repeat(from), Holds::Repeat(other)) => {
-                    from + self.len_bytes == other
-                        && other + next.len_bytes <= self.offset_bytes
-                        && len_bytes <= DATA_BYTES
+                    from + self.len_bytes == other && len_bytes <= DATA_BYTES
                 }
                 _ => false,
             }
