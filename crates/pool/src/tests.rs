@@ -47,6 +47,7 @@ mod import_refusals;
 mod import_remarks;
 pub(crate) mod imports;
 mod journal_damage;
+mod journal_scrubs;
 mod late_commands;
 mod leftovers;
 mod log_restarts;

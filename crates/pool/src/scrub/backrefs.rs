@@ -120,3 +120,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

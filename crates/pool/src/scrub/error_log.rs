@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn the_configuration_keeps_runs_within_one_volume() {
+        let mut lost = Lost::default();
+        for (volume, lba) in [(1, 4), (1, 5), (1, 6), (1, 8), (2, 9)] {
+            assert!(lost.note(VolumeId(volume), Lba(lba)));
+        }
+        let kept = lost.config();
+        assert_eq!(kept.runs, [(1, 4, 3), (1, 8, 1), (2, 9, 1)]);
+        assert_eq!(Lost::restored(&kept).named, lost.named);
+    }
+
+    #[test]
     fn blocks_beyond_the_list_are_counted_with_the_scrub_that_meets_them() {
         let mut lost = Lost::default();
         let note = |lost: &mut Lost, lba| lost.note(VolumeId(1), Lba(lba));

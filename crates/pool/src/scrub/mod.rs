@@ -389,3 +389,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

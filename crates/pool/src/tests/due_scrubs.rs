@@ -92,3 +92,18 @@ fn paused_scrub_waits_for_the_operator() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn clock_that_was_ahead_puts_no_scrub_off() {
+    Runtime::simulated(7140).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let mut spec = spec(Layout::Raid0, &["a"], &[]);
+        spec.properties.insert("scrub_every".into(), "1h".into());
+        let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+        const YEAR_SECS: u64 = 365 * 86_400;
+        pool.config.borrow_mut().scrubbed_at = rt::wall_clock() + YEAR_SECS;
+        minutes(5).await;
+        assert!(scrubbed_at(&pool).is_some(), "it would be put off for a year");
+        pool.export().await.unwrap();
+    });
+}

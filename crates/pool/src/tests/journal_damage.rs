@@ -220,6 +220,7 @@ fn a_map_that_is_in_memory_alone_is_written_while_the_scrub_goes_on() {
             is_running();
             forebay_rt::sleep(forebay_units::Nanos::from_millis(100)).await;
         }
+        assert!(damages(&pool) > 0, "it is told of");
         forebay_rt::sleep(forebay_units::Nanos::from_secs(2)).await;
         is_running();
         assert!(!pool.scan.checkpoint_wanted.get(), "no root has brought the map");

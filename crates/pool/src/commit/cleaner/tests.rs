@@ -259,6 +259,47 @@ fn the_map_tells_the_same_live_blocks_as_a_footer() {
     });
 }
 
+/// A volume of which most blocks of each segment are dead, and one that stays is bad on `a`. Where
+/// that is.
+async fn with_a_bad_block(rack: &Rc<Rack>, pool: &Rc<Pool>) -> u64 {
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    for at in 0..512 {
+        v.write(at * 4096, stamp(4096, at), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    if pool.config.borrow().data_members().count() > 1 {
+        pool.offline("b").await.unwrap();
+    }
+    let (a, mut bad) = (rack.device("a"), 0);
+    for at in (5 << 20..63 << 20).step_by(4096) {
+        let held = a.read(at, IoBuf::zeroed(4096)).await.unwrap();
+        if held[..] == stamp(4096, 100)[..] {
+            a.write(at, stamp(4096, 9999), false).await.unwrap();
+            bad = at;
+        }
+    }
+    for at in (0..512).filter(|at| at % 4 != 0) {
+        v.write(at * 4096, stamp(4096, at + 1000), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    bad
+}
+
+/// Cleans all that can be, and counts the segments that cannot.
+async fn left_alone(pool: &Rc<Pool>) -> u32 {
+    let mut writers = pool.writers.lock().await;
+    while pool.clean(&mut writers, 1, 0, Choice::Emptiest).await.unwrap() {}
+    drop(writers);
+    pool.sync().await.unwrap();
+    let mut count = 0;
+    pool.store.table.for_each(|_, info| {
+        let is_full = info.state == SegmentState::Full && info.kind == SegmentKind::Data;
+        count += u32::from(is_full && info.cleaning && info.live > 0);
+    });
+    count
+}
+
 // What the cleaner could not read is on the device that was away.
 #[test]
 fn the_cleaner_tries_again_after_a_resilver() {
@@ -266,41 +307,32 @@ fn the_cleaner_tries_again_after_a_resilver() {
         let rack = Rack::new(&["a", "b"], 64 << 20);
         let options = spec(Layout::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
-        pool.create_volume(&volume(16 << 20)).await.unwrap();
-        let v = pool.open_volume("v").unwrap();
-        for at in 0..512 {
-            v.write(at * 4096, stamp(4096, at), false).await.unwrap();
-        }
-        pool.sync().await.unwrap();
-        pool.offline("b").await.unwrap();
-        let a = rack.device("a");
-        for at in (5 << 20..63 << 20).step_by(4096) {
-            let held = a.read(at, IoBuf::zeroed(4096)).await.unwrap();
-            if held[..] == stamp(4096, 100)[..] {
-                a.write(at, stamp(4096, 9999), false).await.unwrap();
-            }
-        }
-        // Most of each segment is dead then.
-        for at in (0..512).filter(|at| at % 4 != 0) {
-            v.write(at * 4096, stamp(4096, at + 1000), false).await.unwrap();
-        }
-        pool.sync().await.unwrap();
-        let left_alone = async || {
-            let mut writers = pool.writers.lock().await;
-            while pool.clean(&mut writers, 1, 0, Choice::Emptiest).await.unwrap() {}
-            drop(writers);
-            pool.sync().await.unwrap();
-            let mut count = 0;
-            pool.store.table.for_each(|_, info| {
-                let is_full = info.state == SegmentState::Full && info.kind == SegmentKind::Data;
-                count += u32::from(is_full && info.cleaning && info.live > 0);
-            });
-            count
-        };
-        assert_eq!(left_alone().await, 1, "it has a block that cannot be read");
+        with_a_bad_block(&rack, &pool).await;
+        assert_eq!(left_alone(&pool).await, 1, "it has a block that cannot be read");
         pool.online("b").await.unwrap();
         rt::sleep(Nanos::from_secs(10)).await;
-        assert_eq!(left_alone().await, 0);
+        assert_eq!(left_alone(&pool).await, 0);
+        let v = pool.open_volume("v").unwrap();
+        expect(&v, 100 * 4096, &stamp(4096, 100)).await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn the_cleaner_tries_again_after_a_scrub() {
+    Runtime::simulated(7250).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        let bad = with_a_bad_block(&rack, &pool).await;
+        assert_eq!(left_alone(&pool).await, 1, "it has a block that cannot be read");
+        rack.device("a").write(bad, stamp(4096, 100), false).await.unwrap();
+        assert_eq!(left_alone(&pool).await, 1, "it is not tried again and again");
+        pool.scrub().await.unwrap();
+        rt::sleep(Nanos::from_secs(10)).await;
+        assert_eq!(left_alone(&pool).await, 0);
+        let v = pool.open_volume("v").unwrap();
         expect(&v, 100 * 4096, &stamp(4096, 100)).await;
         drop(v);
         pool.export().await.unwrap();

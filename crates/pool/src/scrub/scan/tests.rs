@@ -1,45 +1,15 @@
 //! What a scan does beside commits, and at the end of the pool.
 
-use std::collections::BTreeSet;
-use std::rc::Rc;
-
-use forebay_device::{Device, IoBuf, IoBytes};
+use forebay_device::IoBytes;
 use forebay_rt::{self as rt, Runtime};
 use forebay_segment::{SegmentKind, SegmentState};
-use forebay_units::{Layout, Nanos, SegmentId};
+use forebay_units::Nanos;
 
-use crate::status::{ScanPhase, ScanStatus};
-use crate::tests::rack::{Rack, memory};
-use crate::tests::{names, spec, stamp, volume};
-use crate::{Opener, Pool, spec::ImportOptions};
-
-async fn written() -> Rc<Pool> {
-    written_on(memory(&["a"], 64 << 20)).await
-}
-
-async fn written_on(opener: Rc<dyn Opener>) -> Rc<Pool> {
-    let mut options = spec(Layout::Raid0, &["a"], &[]);
-    options.properties.insert("scan_rate".to_owned(), "1M".to_owned());
-    let pool = Pool::create(opener, "tank", &options).await.unwrap();
-    pool.create_volume(&volume(8 << 20)).await.unwrap();
-    let v = pool.open_volume("v").unwrap();
-    for at in 0..4 {
-        v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
-    }
-    pool.sync().await.unwrap();
-    pool
-}
-
-/// The first segment for which `is_wanted`.
-fn segment(pool: &Pool, is_wanted: fn(SegmentKind, SegmentState) -> bool) -> SegmentId {
-    let mut found = None;
-    pool.store.table.for_each(|segment, info| {
-        if is_wanted(info.kind, info.state) {
-            found.get_or_insert(segment);
-        }
-    });
-    found.expect("there is one")
-}
+use crate::scrub::tests::written::{segment, spoil, until, written, written_on};
+use crate::status::ScanPhase;
+use crate::tests::rack::Rack;
+use crate::tests::{names, stamp};
+use crate::{Pool, ScrubError, spec::ImportOptions};
 
 #[test]
 fn a_scan_leaves_a_segment_that_was_freed_or_used_again() {
@@ -62,6 +32,10 @@ fn a_scan_leaves_a_segment_that_was_freed_or_used_again() {
 fn no_task_waits_for_a_scan_while_the_pool_ends() {
     Runtime::simulated(2).block_on(async {
         let pool = written().await;
+        pool.lifecycle.closing.set(true);
+        let refused = pool.scrub().await;
+        assert!(matches!(refused, Err(ScrubError::NotRunning { .. })), "{refused:?}");
+        pool.lifecycle.closing.set(false);
         pool.scrub().await.unwrap();
         let state = || pool.scan_status().map(|scan| scan.state);
         assert_eq!(state(), Some(ScanPhase::InProgress));
@@ -72,35 +46,6 @@ fn no_task_waits_for_a_scan_while_the_pool_ends() {
         pool.lifecycle.closing.set(false);
         pool.export().await.unwrap();
     });
-}
-
-/// Spoils the first block of each 64 KiB of `written` on `device`. Returns how many there are.
-async fn spoil(device: &Device, written: &[IoBytes]) -> u64 {
-    let parts = written.iter().flat_map(|part| part.chunks(4096).step_by(16));
-    let mut left: BTreeSet<&[u8]> = parts.collect();
-    let count = left.len() as u64;
-    for offset in (1 << 20..1 << 30).step_by(4096) {
-        let held = device.read(offset, IoBuf::zeroed(4096)).await.unwrap();
-        if left.remove(&held[..]) {
-            let rot = IoBuf::copy_of(&[0xee; 4096]).freeze();
-            device.write(offset, rot, false).await.unwrap();
-            if left.is_empty() {
-                return count;
-            }
-        }
-    }
-    panic!("{} blocks are nowhere", left.len());
-}
-
-/// Waits until the scan is as `is_wanted`.
-async fn until(pool: &Pool, is_wanted: impl Fn(&ScanStatus) -> bool) -> ScanStatus {
-    loop {
-        let scan = pool.scan_status().expect("there is one");
-        if is_wanted(&scan) {
-            return scan;
-        }
-        rt::sleep(Nanos::from_millis(50)).await;
-    }
 }
 
 // What lies before the place where it goes on is not met again.
