@@ -213,7 +213,6 @@ impl Pool {
         self.scan.pauses.set(self.scan.pauses.get() + 1);
         if !pause {
             self.scan.number.set(self.scan.number.get() + 1);
-            self.scan.next.set(0);
         }
         match scrub {
             Some(ScanPhase::InProgress) if pause => self.finish(ScanPhase::Paused),
@@ -277,7 +276,7 @@ impl Pool {
             };
             let _ = rt::timeout(DUE_INTERVAL, Box::pin(self.sync.done.until(wanted))).await;
             if ended() {
-                // A scan that has not begun to read shows as running; who waits for it must hear.
+                // A scan that ends with the pool shows as running; who waits for it must hear.
                 if self.is_stopped() && self.scan_runs() {
                     self.finish(ScanPhase::Stopped);
                 }

@@ -19,7 +19,6 @@ impl Pool {
         self.begin_resilver(stale.len() as u64);
         for segment in stale {
             if self.is_stopped() {
-                self.finish(ScanPhase::Stopped);
                 return;
             }
             let begun = rt::now();

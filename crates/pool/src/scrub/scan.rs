@@ -26,14 +26,9 @@ impl Pool {
             if is_paused() {
                 return;
             }
-            if self.is_stopped() {
-                self.finish(ScanPhase::Stopped);
+            if self.is_stopped() || self.lifecycle.closing.get() {
                 return;
             }
-            if self.lifecycle.closing.get() {
-                return;
-            }
-            self.scan.next.set(segment.0);
             if rt::now().since(self.scan.kept_at.get()) >= KEEP_EVERY {
                 self.keep_scan();
             }
@@ -69,7 +64,6 @@ impl Pool {
         if is_paused() {
             return;
         }
-        self.scan.next.set(0);
         if !self.is_stopped() {
             self.health.lost.borrow_mut().finish_scrub();
         }
