@@ -220,6 +220,30 @@ mod tests {
     }
 
     #[test]
+    fn words_are_read_and_what_cannot_be_read_has_its_default() {
+        let of = |name: &str, value: &str| {
+            Settings::of(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+        };
+        assert_eq!(of("cache_dwpd", "off").cache_milli_dwpd, None);
+        assert_eq!(of("cache_size", "1M").cache_size, Some(1 << 20));
+        assert_eq!(of("outage_warning", "off").outage_warning_secs, None);
+        assert_eq!(of("device_timeout", "40").device_timeout, Nanos::from_secs(40));
+        let witnesses = [
+            ("second", LogWitness::Second),
+            ("idle", LogWitness::Idle),
+            ("always", LogWitness::Always),
+        ];
+        for (word, witness) in witnesses {
+            assert_eq!(of("log_witness", word).log_witness, witness);
+        }
+        assert_eq!(FailMode::parse("wait"), Some(FailMode::Wait));
+        assert_eq!(FailMode::parse("x"), None);
+        for property in POOL_PROPERTIES {
+            assert_eq!(of(property.name, "no such value"), Settings::of(&BTreeMap::new()));
+        }
+    }
+
+    #[test]
     fn each_property_is_read() {
         let set = [
             ("autoreplace", "on"),
