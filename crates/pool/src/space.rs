@@ -252,3 +252,32 @@ impl Pool {
         groups.lookup(volume, lba, blocks).iter().map(held).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Where roots take long, a group may be closed while the root of the one before is on its way.
+    #[test]
+    fn a_root_ends_what_its_own_group_was_promised_and_brings_back() {
+        let space = Space::default();
+        let change = |promised: i64, returning: u64| {
+            space.promised_blocks.set(space.promised_blocks.get() + promised);
+            space.returning_blocks.set(space.returning_blocks.get() + returning);
+        };
+        let open = || (space.promised_blocks.get(), space.returning_blocks.get());
+        change(5, 3);
+        space.close_group();
+        change(7, 2);
+        space.close_group();
+        change(-1, 4);
+        assert_eq!(open(), (11, 9));
+        space.group_is_rooted();
+        assert_eq!(open(), (6, 6));
+        space.group_is_rooted();
+        assert_eq!(open(), (-1, 4));
+        // No group is closed: such a root brings none.
+        space.group_is_rooted();
+        assert_eq!(open(), (-1, 4));
+    }
+}
