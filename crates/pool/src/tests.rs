@@ -29,6 +29,7 @@ mod creations;
 mod cut_attaches;
 mod cut_imports;
 mod dedup;
+mod device_sizes;
 mod devices;
 mod discoveries;
 mod divergence;

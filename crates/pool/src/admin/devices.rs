@@ -266,8 +266,9 @@ impl Pool {
                 .iter()
                 .flat_map(|m| std::iter::successors(Some(m), |m| m.replacement.as_deref()));
             if members.any(|m| m.device == old.device) {
-                let geometry = crate::layout::geometry_of(group);
-                return Ok(geometry.needed_bytes() + label);
+                // The label at the end begins at a multiple of its size, behind all data.
+                let data = crate::layout::geometry_of(group).needed_bytes();
+                return Ok(data.next_multiple_of(label) + label);
             }
         }
         Err(AdminError::UnknownDevice { pool: config.name.clone(), name: old.path.clone() })
