@@ -41,6 +41,7 @@ mod errors;
 mod figures;
 mod figures_after_crashes;
 mod first_writes;
+mod full_configurations;
 mod full_transfers;
 mod groups;
 mod holes;

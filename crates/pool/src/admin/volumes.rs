@@ -392,13 +392,16 @@ impl Pool {
         let set = |properties: &mut BTreeMap<String, String>| {
             properties.insert(property.to_owned(), value.to_owned());
         };
-        {
-            let mut config = self.config.borrow_mut();
-            if let Some(v) = config.volumes.iter_mut().find(|v| v.id == volume.id.0) {
-                set(&mut v.properties);
-            }
-            self.sync.config_dirty.set(true);
+        let mut config = self.config.borrow().clone();
+        if let Some(v) = config.volumes.iter_mut().find(|v| v.id == volume.id.0) {
+            set(&mut v.properties);
         }
+        // The label must have room for a longer value.
+        if config.encode().len() > self.config.borrow().encode().len() {
+            check_fits(&config)?;
+        }
+        *self.config.borrow_mut() = config;
+        self.sync.config_dirty.set(true);
         if [DEDUP, COMPRESSION].contains(&property) && value != "off" {
             volume.may_take_less.set(true);
         }
