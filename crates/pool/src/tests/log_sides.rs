@@ -16,7 +16,7 @@ use super::{expect, names, spec, stamp, volume};
 use crate::labels::read_label;
 use crate::spec::{ImportOptions, LogSpec, PoolSpec};
 use crate::status::{Health, PoolCondition};
-use crate::{AdminError, ImportErrorKind, OpenWith, Pool};
+use crate::{AdminError, ImportErrorKind, OpenWith, Opener, Opening, Pool};
 
 fn without_log() -> ImportOptions {
     ImportOptions { accept_log_loss: true, ..Default::default() }
@@ -246,6 +246,111 @@ fn a_log_in_a_file_gives_its_space_back_where_a_device_beside_it_cannot_be_added
         pool.add(&add).await.unwrap();
         pool.export().await.unwrap();
     });
+}
+
+/// A machine with files. Its operator cancels a command once a file was written as much as this.
+struct Files {
+    files: Vec<Rc<File>>,
+    unwanted_from_bytes: Cell<u64>,
+}
+
+impl Files {
+    fn new(files: &[Rc<File>]) -> Rc<Self> {
+        Rc::new(Self { files: files.to_vec(), unwanted_from_bytes: Cell::new(u64::MAX) })
+    }
+}
+
+impl Opener for Files {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        let found = self.files.iter().find(|file| file.inner.name() == path);
+        let file: Device = found.expect("it is there").clone();
+        Box::pin(std::future::ready(Ok(file)))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+    fn is_unwanted(&self) -> bool {
+        let most = self.files.iter().map(|file| file.written_bytes.get()).max();
+        most >= Some(self.unwanted_from_bytes.get())
+    }
+}
+
+fn given_back_bytes(file: &File) -> u64 {
+    file.given_back.borrow().iter().map(|(_, len_bytes)| len_bytes).sum()
+}
+
+#[test]
+fn the_log_of_a_new_pool_has_its_space_before_it_is_used() {
+    Runtime::simulated(101).block_on(async {
+        let files = ["a", "b", "l", "m"].map(File::new);
+        let [alone, data, log, side] = files.clone();
+        let opener = Files::new(&files);
+        let pool = Pool::create(opener.clone(), "one", &spec(Layout::Raid0, &["a"], &[])).await;
+        let len_bytes = pool.unwrap().config.borrow().reserve_bytes;
+        assert!(alone.written_bytes.get() >= len_bytes, "it is on the data device");
+        let with_log = spec(Layout::Raid0, &["b"], &["l"]);
+        let pool = Pool::create(opener, "two", &with_log).await.unwrap();
+        let len_bytes = pool.config.borrow().logs[0].len_bytes;
+        assert!(len_bytes > SIZE / 2 && log.written_bytes.get() >= len_bytes);
+        assert!(data.written_bytes.get() < alone.written_bytes.get());
+        assert_eq!(given_back_bytes(&log), 0);
+        pool.attach("l", "m", false).await.unwrap();
+        assert!(side.written_bytes.get() >= len_bytes, "nor does a side that is attached lack any");
+        assert_eq!(given_back_bytes(&side), 0);
+    });
+}
+
+#[test]
+fn a_pool_that_is_not_created_gives_back_the_space_of_its_log() {
+    Runtime::simulated(102).block_on(async {
+        let files = ["a", "l", "m"].map(File::new);
+        let [data, log, side] = files.clone();
+        let with_log = spec(Layout::Raid0, &["a"], &["l", "m"]);
+        // The data device fails as its label is cleared, the second side before that.
+        for (full, room_bytes) in [(&data, 0), (&side, SIZE / 2)] {
+            log.given_back.borrow_mut().clear();
+            full.room_bytes.set(room_bytes);
+            Pool::create(Files::new(&files), "tank", &with_log).await.err().expect("no room");
+            assert!(given_back_bytes(&log) > SIZE / 2, "{:?}", log.given_back.borrow());
+            full.room_bytes.set(u64::MAX);
+        }
+        log.given_back.borrow_mut().clear();
+        let pool = Pool::create(Files::new(&files), "tank", &with_log).await.unwrap();
+        assert_eq!(given_back_bytes(&log), 0);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_command_that_is_canceled_while_it_writes_the_place_of_the_log_changes_nothing() {
+    for (room_bytes, unwanted_from_bytes) in [
+        (u64::MAX, 10 << 20),
+        // The write that finds no room is the last one that the operator waits for.
+        (SIZE / 2, 34 << 20),
+    ] {
+        Runtime::simulated(103).block_on(async move {
+            let files = ["a", "b", "l"].map(File::new);
+            let [_, added, log] = files.clone();
+            let opener = Files::new(&files);
+            let options = spec(Layout::Raid0, &["a"], &[]);
+            let pool = Pool::create(opener.clone(), "tank", &options).await.unwrap();
+            log.room_bytes.set(room_bytes);
+            opener.unwanted_from_bytes.set(unwanted_from_bytes);
+            let add = spec(Layout::Raid0, &["b"], &["l"]);
+            assert_eq!(pool.add(&add).await, Err(AdminError::Interrupted));
+            assert!(given_back_bytes(&log) > SIZE / 2);
+            assert_eq!(added.written_bytes.get(), 0);
+            assert_eq!((pool.status().groups.len(), pool.status().logs.len()), (1, 0));
+            assert!(pool.log_in_pool());
+            opener.unwanted_from_bytes.set(u64::MAX);
+            log.room_bytes.set(u64::MAX);
+            log.given_back.borrow_mut().clear();
+            pool.add(&add).await.unwrap();
+            assert_eq!(given_back_bytes(&log), 0);
+            assert!(!pool.log_in_pool(), "it is used at once");
+            pool.export().await.unwrap();
+        });
+    }
 }
 
 /// A mirror whose side `m` of the log has failed a write, and works again.
