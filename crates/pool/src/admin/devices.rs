@@ -11,7 +11,8 @@ use forebay_units::{DeviceId, Layout};
 use crate::Pool;
 use crate::admin::candidate::{Candidate, open_candidate, release_all, reserve_all};
 use crate::admin::create::{
-    LogPlace, add_to_config, check_alike, clear, give_back_all, member, open_spec, take_devices,
+    LogPlace, Opened, add_to_config, check_alike, clear, give_back_all, member, open_spec,
+    take_devices,
 };
 use crate::admin::error::{AdminError, UsableChange};
 use crate::admin::volumes::check_fits;
@@ -38,6 +39,7 @@ impl Pool {
         let mut trial = self.config.borrow().clone();
         add_to_config(&mut trial, &opened)?;
         check_fits(&trial)?;
+        let usable_before = self.dirty.space.usable_blocks.get();
         self.check_usable(&trial, UsableChange::Groups)?;
         let mut places = Vec::new();
         for (_, sides) in &opened.logs {
@@ -49,14 +51,9 @@ impl Pool {
                 len_bytes,
             }));
         }
-        take_devices(&self.opener, &opened.devices(), &places, spec.force).await?;
-        let data = opened.groups.iter().flat_map(|(_, devices)| devices);
-        for candidate in data.chain(&opened.caches) {
-            let cleared = clear(&candidate.device()).await;
-            if cleared.is_err() {
-                give_back_all(&places).await;
-            }
-            self.release_if_failed(&opened.devices(), cleared).await?;
+        if let Err(error) = self.take_for_add(&opened, &places, spec.force).await {
+            self.dirty.space.usable_blocks.set(usable_before);
+            return Err(error);
         }
         // No await from here to the end of the change, so that no other change of the configuration
         // falls in between.
@@ -84,6 +81,25 @@ impl Pool {
         // Without the root a power cut would take the groups away, and the log would not fit.
         self.dirty.space.usable_blocks.set(usable);
         self.prepare_cache_devices(opened.cache_devices()).await
+    }
+
+    /// Takes the devices that are to be added. If that fails, they are as free as before.
+    async fn take_for_add(
+        &self,
+        opened: &Opened,
+        places: &[LogPlace],
+        force: bool,
+    ) -> Result<(), AdminError> {
+        take_devices(&self.opener, &opened.devices(), places, force).await?;
+        let data = opened.groups.iter().flat_map(|(_, devices)| devices);
+        for candidate in data.chain(&opened.caches) {
+            let cleared = clear(&candidate.device()).await;
+            if cleared.is_err() {
+                give_back_all(places).await;
+            }
+            self.release_if_failed(&opened.devices(), cleared).await?;
+        }
+        Ok(())
     }
 
     pub(crate) fn is_log(&self, device: u32) -> bool {
