@@ -83,7 +83,7 @@ impl Pool {
         if let Some(reason) = self.lifecycle.stopped.borrow().clone() {
             return Err(AdminError::Suspended { pool: self.name(), reason });
         }
-        let cache = device.and_then(|name| self.find_cache(name));
+        let cache = device.map(|name| self.find_cache(name)).transpose()?.flatten();
         if device.is_none() || cache.is_some() {
             self.clear_caches(cache.as_ref());
         }

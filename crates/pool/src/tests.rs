@@ -58,6 +58,7 @@ mod many_snapshots;
 mod map_memory;
 mod mirrored_memory;
 mod multihost;
+mod named_devices;
 mod needed_labels;
 mod object_stores;
 mod old_groups;

@@ -1,7 +1,7 @@
 //! Candidates: devices that are about to join a pool.
 
 use forebay_device::{Device, ErrorKind};
-use forebay_format::config::{CacheConfig, MemberConfig};
+use forebay_format::config::{CacheConfig, MemberConfig, PoolConfig};
 use forebay_format::label::MIN_DEVICE_BYTES;
 use forebay_multihost::MultihostError;
 
@@ -116,30 +116,48 @@ pub(crate) async fn cache_owner_of(device: &Device) -> Option<String> {
     read_header(device).await.ok().map(|header| header.pool_name)
 }
 
+/// Data and log devices of a configuration.
+fn members_of(config: &PoolConfig) -> impl Iterator<Item = &MemberConfig> {
+    config.data_members().chain(config.logs.iter().flat_map(|ring| &ring.sides))
+}
+
+/// Whether `name` is the last part of a path.
+fn ends_with(path: &str, name: &str) -> bool {
+    path.rsplit('/').next() == Some(name)
+}
+
 impl Pool {
-    /// A cache device by its path, or by the last part of the path if no other has it.
-    pub(crate) fn find_cache(&self, name: &str) -> Option<CacheConfig> {
+    /// A cache device by its path, or by the last part of the path; `None` if the name is no cache
+    /// device's. Fails if the last part is that of another device as well.
+    pub(crate) fn find_cache(&self, name: &str) -> Result<Option<CacheConfig>, AdminError> {
         let config = self.config.borrow();
-        let exact = config.caches.iter().find(|cache| cache.path == name);
-        let mut loose =
-            config.caches.iter().filter(|cache| cache.path.rsplit('/').next() == Some(name));
-        exact.or_else(|| loose.next().filter(|_| loose.next().is_none())).cloned()
+        if let Some(exact) = config.caches.iter().find(|cache| cache.path == name) {
+            return Ok(Some(exact.clone()));
+        }
+        let mut loose = config.caches.iter().filter(|cache| ends_with(&cache.path, name));
+        let Some(found) = loose.next() else { return Ok(None) };
+        if members_of(&config).any(|member| member.path == name) {
+            return Ok(None);
+        }
+        let is_member = members_of(&config).any(|member| ends_with(&member.path, name));
+        if loose.next().is_some() || is_member {
+            let (pool, name) = (config.name.clone(), name.to_owned());
+            return Err(AdminError::AmbiguousDevice { pool, name });
+        }
+        Ok(Some(found.clone()))
     }
 
     /// A member by its path, or by the last part of the path if that is unambiguous.
     pub(crate) fn find_member(&self, name: &str) -> Result<MemberConfig, AdminError> {
         let config = self.config.borrow();
-        let all: Vec<&MemberConfig> =
-            config.data_members().chain(config.logs.iter().flat_map(|ring| &ring.sides)).collect();
-        let exact = all.iter().find(|m| m.path == name);
-        if let Some(found) = exact {
-            return Ok((**found).clone());
+        if let Some(found) = members_of(&config).find(|member| member.path == name) {
+            return Ok(found.clone());
         }
-        let last = |path: &str| path.rsplit('/').next().map(str::to_owned);
-        let mut loose = all.iter().filter(|m| last(&m.path).as_deref() == Some(name));
+        let mut loose = members_of(&config).filter(|member| ends_with(&member.path, name));
+        let found = (loose.next(), loose.next());
         let (pool, name) = (config.name.clone(), name.to_owned());
-        match (loose.next(), loose.next()) {
-            (Some(found), None) => Ok((**found).clone()),
+        match found {
+            (Some(found), None) => Ok(found.clone()),
             (Some(_), Some(_)) => Err(AdminError::AmbiguousDevice { pool, name }),
             _ if has_group(&config, &name) => Err(AdminError::NamesGroup { pool, name }),
             _ if config.spares.iter().any(|spare| spare.path == name) => {

@@ -113,7 +113,7 @@ impl Pool {
         if self.leave_spares(name).is_some() {
             return self.commit_config().await;
         }
-        if let Some(cache) = self.find_cache(name) {
+        if let Some(cache) = self.find_cache(name)? {
             return self.remove_cache(&cache).await;
         }
         let ring = {
@@ -466,7 +466,7 @@ impl Pool {
     /// Takes a device out of use until it is brought online again.
     pub async fn offline(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
-        if let Some(cache) = self.find_cache(name) {
+        if let Some(cache) = self.find_cache(name)? {
             return self.offline_cache(&cache).await;
         }
         let found = self.find_member(name)?;

@@ -19,7 +19,7 @@ impl Pool {
     /// or the path where it is now: its label says which device of the pool it is.
     pub async fn online(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
-        if let Some(cache) = self.find_cache(name) {
+        if let Some(cache) = self.find_cache(name)? {
             return self.online_cache(&cache).await;
         }
         let (found, path) = self.find_returned(name).await?;
