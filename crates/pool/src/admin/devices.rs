@@ -552,3 +552,6 @@ fn forget(member: &mut MemberConfig, device: u32) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -189,3 +189,47 @@ fn a_cache_device_takes_what_leaves_memory_after_another_one_has_left() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_cache_device_is_offline_until_it_is_brought_online_again() {
+    Runtime::simulated(131).block_on(async {
+        let rack = Rack::new(ALL, 64 << 20);
+        let data = spec(Layout::Raid0, &["a"], &[]);
+        let with_caches = PoolSpec { caches: names(&["k1", "k2"]), ..data };
+        let mut pool = Pool::create(rack.locked(), "tank", &with_caches).await.unwrap();
+        for (command, state) in [("offline", Health::Offline), ("online", Health::Online)] {
+            match command {
+                "offline" => pool.offline("k1").await.unwrap(),
+                _ => pool.online("k1").await.unwrap(),
+            }
+            rt::sleep(Nanos::from_secs(1)).await;
+            let expected = [("k1".to_owned(), state), ("k2".to_owned(), Health::Online)];
+            assert_eq!(caches(&pool), expected);
+            pool.export().await.unwrap();
+            drop(pool);
+            let options = ImportOptions::default();
+            pool = Pool::import(rack.locked(), &names(ALL), "tank", &options).await.unwrap();
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(caches(&pool), expected, "{command} is forgotten");
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_cache_device_in_use_that_is_brought_online_stays_in_use() {
+    Runtime::simulated(132).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let (pool, v) = filled(rack.host(1), &with_cache()).await;
+        warm(&v).await;
+        let before = stats(&pool);
+        assert!(before.used_bytes > 0);
+        pool.online("k").await.unwrap();
+        assert_eq!(caches(&pool), [("k".to_owned(), Health::Online)]);
+        assert_eq!(stats(&pool).used_bytes, before.used_bytes);
+        warm(&v).await;
+        assert!(stats(&pool).hits > before.hits);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}

@@ -11,7 +11,7 @@ use super::rack::{Rack, paced};
 use super::{names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::{PoolEvent, ScanPhase};
-use crate::{CloseError, CommitError, Pool, SuspendReason};
+use crate::{AdminError, CloseError, CommitError, Pool, SuspendReason};
 
 const SIZE: u64 = 480 << 20;
 const VOLUME: u64 = 320 << 20;
@@ -375,5 +375,67 @@ fn a_scrub_that_has_not_begun_to_read_is_stopped_with_its_pool() {
         pool.stop(SuspendReason::TakenOver);
         rt::sleep(Nanos::from_secs(1)).await;
         assert_eq!(pool.scan_status().unwrap().state, ScanPhase::Stopped);
+    });
+}
+
+#[test]
+fn a_pool_that_ends_takes_no_more_commands_and_ends_once() {
+    Runtime::simulated(126).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(1 << 20)).await.unwrap();
+        pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+        let export = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.export().await }
+        });
+        while !pool.has_ended() {
+            rt::sleep(Nanos::from_micros(1)).await;
+        }
+        let waiting = pool.set("comment", "late").await;
+        assert_eq!(waiting, Err(AdminError::Closing { pool: "tank".into() }));
+        export.await.unwrap();
+        let closing = CloseError::Closing { pool: "tank".into() };
+        assert_eq!(pool.export().await, Err(closing.clone()));
+        assert_eq!(pool.destroy().await, Err(closing));
+        let changes = rack.changes();
+        let late = pool.set("comment", "late").await;
+        assert_eq!(late, Err(AdminError::Closing { pool: "tank".into() }));
+        assert_eq!(rack.changes(), changes);
+        assert!(pool.open_volume("v").is_none() && pool.open_snapshot("v@a").is_none());
+        drop(pool);
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &names(&["a"]), "tank", &options).await.unwrap();
+        assert_eq!(pool.get()["comment"], "-");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn commands_on_a_suspended_pool_and_its_devices_change_nothing() {
+    Runtime::simulated(127).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "l", "m"], 64 << 20);
+        let options = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        rack.switches.works_for.set(Some(0));
+        let _ = pool.set("comment", "none").await;
+        assert!(pool.is_stopped());
+        rack.switches.works_for.set(None);
+        let changes = rack.changes();
+        for outcome in [
+            pool.set("comment", "late").await,
+            pool.add(&spec(Layout::Raid0, &[], &["c"])).await,
+            pool.attach("a", "c", false).await,
+            pool.replace("a", Some("c"), false).await,
+            pool.detach("b").await,
+            pool.offline("b").await,
+            pool.online("b").await,
+            pool.remove("mirror-1").await,
+            pool.upgrade().await.map(drop),
+        ] {
+            assert!(matches!(outcome, Err(AdminError::Suspended { .. })), "{outcome:?}");
+        }
+        assert_eq!(rack.changes(), changes);
     });
 }

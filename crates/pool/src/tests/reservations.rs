@@ -361,6 +361,29 @@ fn device_that_a_command_could_not_take_is_not_reserved() {
 }
 
 #[test]
+fn devices_beside_one_that_another_machine_has_are_not_reserved() {
+    let cabinet = Cabinet::new(true);
+    let (opener, rival) = (cabinet.host(1), cabinet.disks["s"].initiator(2));
+    let free = cabinet.disks["b"].initiator(99);
+    Runtime::simulated(137).block_on(async move {
+        let options = spec(Layout::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        let key = ReservationKey(77);
+        for change in [ReservationChange::Register { key }, ReservationChange::Reserve { key }] {
+            rival.change_reservations(change).await.unwrap();
+        }
+        let refused = pool.add(&spec(Layout::Raid0, &["b", "s"], &[])).await.unwrap_err();
+        assert!(
+            matches!(&refused, AdminError::Candidate(CandidateError::Reserved { device, .. })
+            if device == "s"),
+            "{refused:?}"
+        );
+        assert_eq!(free.reservations().await.unwrap().holder, None);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn device_that_is_replaced_in_place_is_taken_from_no_other_machine() {
     let cabinet = Cabinet::new(true);
     let (opener, rival) = (cabinet.host(1), cabinet.disks["a"].initiator(2));

@@ -1,18 +1,20 @@
 //! Devices that come back at another path, and are known by their labels.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_device::IoBuf;
-use forebay_rt::Runtime;
-use forebay_units::Layout;
+use forebay_device::{Device, ErrorKind, IoBuf, Operation};
+use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Probe, Script};
+use forebay_units::{Layout, Nanos};
 
 use super::compression::scan_ended;
 use super::imports::{SIZE, check, make, write};
-use super::rack::Rack;
+use super::rack::{Rack, paced};
 use super::{names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::Health;
-use crate::{AdminError, Opener, Opening, Pool};
+use crate::{AdminError, OpenWith, Opener, Opening, Pool};
 
 const DEVICES: [&str; 8] = ["a", "b", "l", "m", "there", "copy", "other", "empty"];
 
@@ -252,6 +254,141 @@ fn a_device_is_not_replaced_by_itself_from_another_path_unless_forced() {
         pool.replace("b", Some("there"), true).await.unwrap();
         scan_ended(&pool).await;
         assert_eq!(states(&pool), all_online(["a", "there", "l", "m"]));
+        pool.export().await.unwrap();
+    });
+}
+
+/// So that a few more writes to a device do not count.
+async fn write_much(pool: &Rc<Pool>) {
+    for salt in 0..40 {
+        write(pool, salt).await;
+        pool.sync().await.unwrap();
+    }
+}
+
+#[test]
+fn a_device_in_use_that_is_brought_online_stays_as_it_is() {
+    Runtime::simulated(122).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let shape = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pool = Pool::create(rack.locked(), "tank", &shape).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        write_much(&pool).await;
+        for device in ["b", "m"] {
+            let before = pool.stats().devices_since_creation[device].writes;
+            assert!(before > 30, "{before}");
+            pool.online(device).await.unwrap();
+            let after = pool.stats().devices_since_creation[device].writes;
+            assert!((before..2 * before).contains(&after), "{device}: {before}, then {after}");
+        }
+        assert_eq!(states(&pool), all_online(["a", "b", "l", "m"]));
+        // Nor is it replaced by its copy.
+        copy(&rack, "b", "copy").await;
+        let refused = pool.replace("b", Some("copy"), false).await.unwrap_err();
+        assert!(matches!(refused, AdminError::Candidate(_)), "{refused}");
+        write(&pool, 3).await;
+        check(&pool, 3).await;
+        pool.export().await.unwrap();
+    });
+}
+
+// The pool holds it open, and reads that the label is gone.
+#[test]
+fn a_failed_device_without_its_label_is_said_to_have_lost_it() {
+    Runtime::simulated(123).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let shape = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pool = Pool::create(rack.locked(), "tank", &shape).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        for device in ["b", "m"] {
+            rack.switches.unwritable.borrow_mut().insert(device.to_owned());
+            write(&pool, 2).await;
+            pool.sync().await.unwrap();
+            rack.switches.unwritable.borrow_mut().clear();
+            let empty = IoBuf::zeroed(SIZE as usize).freeze();
+            rack.device(device).write(0, empty, true).await.unwrap();
+            let refused = pool.online(device).await.unwrap_err();
+            assert_eq!(refused, AdminError::LabelGone { device: device.to_owned() });
+        }
+        write(&pool, 3).await;
+        check(&pool, 3).await;
+        pool.export().await.unwrap();
+    });
+}
+
+/// All commands fail once the device is unplugged, whatever is plugged in later.
+#[derive(Default)]
+struct Plug(Cell<bool>);
+
+impl Script for Plug {
+    fn before<'a>(&'a self, _: Command<'a>) -> Answer<'a, Decision> {
+        let is_out = self.0.get();
+        Box::pin(
+            async move { if is_out { Decision::Fail(ErrorKind::Gone) } else { Decision::Run } },
+        )
+    }
+}
+
+#[test]
+fn commands_before_a_device_was_unplugged_count_when_it_is_back() {
+    Runtime::simulated(124).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let plugs: Rc<RefCell<Vec<Rc<Plug>>>> = Rc::default();
+        let (mine, all) = (rack.clone(), plugs.clone());
+        let opener = OpenWith::new(1, move |name| {
+            let device = mine.open_here(name)?;
+            if name != "b" {
+                return Ok(device);
+            }
+            let plug = Rc::<Plug>::default();
+            all.borrow_mut().push(plug.clone());
+            Ok(Probe::new(device, plug) as Device)
+        });
+        let shape = spec(Layout::Mirror, &["a", "b"], &["l"]);
+        let pool = Pool::create(opener, "tank", &shape).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        write_much(&pool).await;
+        let before = pool.stats().devices_since_creation["b"].writes;
+        assert!(before > 100, "{before}");
+        plugs.borrow().iter().for_each(|plug| plug.0.set(true));
+        write(&pool, 3).await;
+        pool.sync().await.unwrap();
+        pool.online("b").await.unwrap();
+        scan_ended(&pool).await;
+        let after = pool.stats().devices_since_creation["b"].writes;
+        assert!((before..3 * before).contains(&after), "{before}, then {after}");
+        assert_eq!(pool.summary().health, Health::Online);
+        pool.export().await.unwrap();
+    });
+}
+
+// A command that the device executes later would lie over what is written then.
+#[test]
+fn a_device_with_commands_under_way_is_not_brought_online() {
+    Runtime::simulated(125).block_on(async {
+        let rack = Rack::new(&DEVICES, SIZE);
+        let hangs = Rc::new(Cell::new(""));
+        let told = hangs.clone();
+        let opener = paced(rack.host(1), move |device, operation, _| {
+            let is_late = device == told.get() && operation == Operation::Write;
+            is_late.then_some(Nanos::from_secs(600))
+        });
+        let shape = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        let pool = Pool::create(opener, "tank", &shape).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        for device in ["b", "m"] {
+            hangs.set(device);
+            write(&pool, 2).await;
+            pool.sync().await.unwrap();
+            hangs.set("");
+            let late = pool.online(device).await.unwrap_err();
+            assert!(matches!(late, AdminError::LateCommands { .. }), "{late:?}");
+            rt::sleep(Nanos::from_secs(700)).await;
+            pool.online(device).await.unwrap();
+            scan_ended(&pool).await;
+            assert_eq!(states(&pool), all_online(["a", "b", "l", "m"]));
+        }
+        check(&pool, 2).await;
         pool.export().await.unwrap();
     });
 }
