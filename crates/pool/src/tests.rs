@@ -90,6 +90,7 @@ mod suspended_commands;
 mod takeovers;
 mod transfers;
 mod turns;
+mod volume_commands;
 mod volume_rollbacks;
 mod waiting_requests;
 mod wide_streams;

@@ -443,3 +443,6 @@ fn refresh(member: &mut MemberConfig, now: &forebay_array::MemberStatus, suspect
         (false, None) => Some(suspect_from),
     };
 }
+
+#[cfg(test)]
+mod tests;

@@ -509,3 +509,6 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use super::{expect, names, spec, stamp, volume};
 use crate::snapshots::AtGroupEnd;
 use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
 use crate::status::ScanPhase;
-use crate::{Opener, Pool, VolumeError};
+use crate::{Opener, Pool, SpaceFor, VolumeError};
 
 const BLOCK: u64 = 4096;
 const DEVICES: [&str; 4] = ["a", "b", "c", "l"];
@@ -321,6 +321,69 @@ fn blocks_that_changed_volumes_twice_are_found_by_the_cleaner() {
             pool.export().await.unwrap();
         });
     }
+}
+
+#[test]
+fn a_promotion_needs_room_for_what_it_moves_in_the_map() {
+    Runtime::simulated(121).block_on(async {
+        let (pool, _) = pool_with(&[], true).await;
+        let v = volume_of(&pool, "v");
+        for salt in [0, 1024] {
+            for block in 0..1024 {
+                v.write(2 * block * BLOCK, stamp(4096, block + salt), false).await.unwrap();
+            }
+            snapshot(&pool, &format!("v@{salt}")).await;
+        }
+        clone(&pool, "v@1024", "c").await;
+        assert_eq!(pool.snapshots_to_promote("c").unwrap(), ["v@0", "v@1024"]);
+        assert!(matches!(pool.snapshots_to_promote("v"), Err(VolumeError::NotAClone { .. })));
+        let rest = |bytes: u64| VolumeSpec { name: "rest".into(), ..volume(bytes) };
+        pool.sync().await.unwrap();
+        pool.create_volume(&rest(pool.free_blocks() * BLOCK)).await.unwrap();
+        let refused = pool.promote_volume("c").await.unwrap_err();
+        let VolumeError::NoSpace { free_bytes, needed_bytes, wanted_for, .. } = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!((free_bytes, wanted_for), (0, SpaceFor::Promotion));
+        let needed = needed_bytes / BLOCK;
+        assert!(needed > 2, "{needed}");
+        let size_bytes = pool.get_volume("rest").unwrap().size_bytes;
+        let leave = async |free: u64| {
+            pool.resize_volume("rest", size_bytes - free * BLOCK, true).await.unwrap();
+            assert_eq!(pool.free_blocks(), free);
+        };
+        leave(needed - 1).await;
+        assert!(matches!(pool.promote_volume("c").await, Err(VolumeError::NoSpace { .. })));
+        leave(needed).await;
+        pool.promote_volume("c").await.unwrap();
+        assert_eq!(snapshot_names(&pool).await, ["tank/c@0", "tank/c@1024"]);
+        pool.export().await.unwrap();
+    });
+}
+
+// The configuration keeps them, and has room for a few.
+#[test]
+fn volumes_that_wrote_blocks_of_another_are_listed_once() {
+    Runtime::simulated(141).block_on(async {
+        let (pool, _) = pool_with(&[], true).await;
+        for (snapshot_name, clone_name) in [("v@a", "c"), ("c@b", "d")] {
+            snapshot(&pool, snapshot_name).await;
+            clone(&pool, snapshot_name, clone_name).await;
+        }
+        for name in ["c", "d", "v", "d", "v", "d"] {
+            pool.promote_volume(name).await.unwrap();
+        }
+        let config = pool.config.borrow().clone();
+        let ids: Vec<u32> = config.volumes.iter().map(|volume| volume.id).collect();
+        for volume in &config.volumes {
+            let mut once = volume.writers.clone();
+            once.sort_unstable();
+            once.dedup();
+            assert_eq!(once.len(), volume.writers.len(), "{}: {volume:?}", volume.name);
+            assert!(once.iter().all(|id| ids.contains(id) && *id != volume.id));
+        }
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]

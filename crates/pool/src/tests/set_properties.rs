@@ -149,6 +149,8 @@ struct Ways {
     caches_writes: bool,
     dedup: DedupMode,
     compression: Compression,
+    /// Its blocks may take less space than was promised to them.
+    may_take_less: bool,
     /// Whether 64 reads of 1 MiB take more than 5 s in all.
     is_limited: bool,
 }
@@ -159,6 +161,7 @@ const DEFAULTS: Ways = Ways {
     caches_writes: false,
     dedup: DedupMode::Off,
     compression: Compression::Off,
+    may_take_less: false,
     is_limited: false,
 };
 
@@ -175,6 +178,7 @@ async fn ways(pool: &Rc<Pool>) -> Ways {
         caches_writes: state.caches_writes.get(),
         dedup: state.dedup.get(),
         compression: state.compression.get(),
+        may_take_less: state.may_take_less.get(),
         is_limited: rt::now().since(begun) > Nanos::from_secs(5),
     }
 }
@@ -185,8 +189,12 @@ fn a_property_means_the_same_however_the_volume_got_it() {
         ("weight", "77", Ways { weight: 77, ..DEFAULTS }),
         ("primarycache", "none", Ways { is_cached: false, ..DEFAULTS }),
         ("cache_writes", "on", Ways { caches_writes: true, ..DEFAULTS }),
-        ("dedup", "on", Ways { dedup: DedupMode::On, ..DEFAULTS }),
-        ("compression", "lz4", Ways { compression: Compression::Lz4, ..DEFAULTS }),
+        ("dedup", "on", Ways { dedup: DedupMode::On, may_take_less: true, ..DEFAULTS }),
+        (
+            "compression",
+            "lz4",
+            Ways { compression: Compression::Lz4, may_take_less: true, ..DEFAULTS },
+        ),
         ("iops_limit", "5", Ways { is_limited: true, ..DEFAULTS }),
         ("bandwidth_limit", "7M", Ways { is_limited: true, ..DEFAULTS }),
     ] {
