@@ -115,7 +115,7 @@ pub(crate) struct CacheDevice {
     /// Its regions, as far as there is memory for their index.
     pub(super) shape: Cell<CacheShape>,
     /// Where the snapshot of the index lies.
-    pub(super) snapshot_at_bytes: Cell<u64>,
+    pub(super) snapshot_at_bytes: u64,
     pub(super) index: RefCell<DeviceIndex>,
     pub(super) filling: RefCell<Filling>,
     pub(super) counts: Cell<Counts>,
@@ -154,7 +154,7 @@ impl CacheDevice {
             wake: Notify::new(),
             open: open.into(),
             shape: Cell::new(shape),
-            snapshot_at_bytes: Cell::new(shape.snapshot_offset_bytes()),
+            snapshot_at_bytes: shape.snapshot_offset_bytes(),
             index: DeviceIndex::new(0).into(),
             filling: RefCell::default(),
             counts: Cell::default(),

@@ -151,7 +151,7 @@ impl CacheDevice {
         let Some(Region { mut buf, blocks }) = region else { return Ok(false) };
         if self.filling.borrow().has_snapshot {
             let nothing = IoBuf::zeroed(BLOCK_LEN).freeze();
-            open.device().write(self.snapshot_at_bytes.get(), nothing, true).await?;
+            open.device().write(self.snapshot_at_bytes, nothing, true).await?;
             self.filling.borrow_mut().has_snapshot = false;
         }
         let sequence = self.filling.borrow().next_sequence;
@@ -186,7 +186,7 @@ impl CacheDevice {
         const CHUNK_REGIONS: u32 = 64;
         let shape = self.shape.get();
         let device = open.device();
-        let at = self.snapshot_at_bytes.get();
+        let at = self.snapshot_at_bytes;
         let mut region = 0;
         while region < shape.regions {
             let until = (region + CHUNK_REGIONS).min(shape.regions);

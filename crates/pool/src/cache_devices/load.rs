@@ -45,7 +45,6 @@ impl Pool {
         if shape.regions == 0 || shape != added || now.regions < shape.regions {
             return Err(CacheFault::OtherPool { name: header.pool_name });
         }
-        device.snapshot_at_bytes.set(shape.snapshot_offset_bytes());
         shape.regions = shape.regions.min(self.most_regions(shape));
         device.shape.set(shape);
         device.index.replace(DeviceIndex::new(shape.capacity_blocks()));
@@ -91,7 +90,7 @@ impl Pool {
     /// Takes the index from the snapshot that an export has left. Returns false without one.
     async fn load_snapshot(&self, device: &CacheDevice, from: &Device) -> bool {
         let shape = device.shape.get();
-        let at = device.snapshot_at_bytes.get();
+        let at = device.snapshot_at_bytes;
         let Ok(block) = from.read(at, IoBuf::zeroed(BLOCK_LEN)).await else { return false };
         let Ok(header) = SnapshotHeader::decode(&block) else { return false };
         if header.nonce != device.nonce {

@@ -19,7 +19,6 @@ impl Pool {
         self.cache_devices.devices.borrow_mut().push(device.clone());
         self.cache_devices.resize_ghosts();
         self.cache.note_evictions(true);
-        device.set_budget(self.settings.get().cache_milli_dwpd);
         let task = rt::spawn(self.clone().cache_device_task(device));
         self.lifecycle.tasks.borrow_mut().push(task);
     }
