@@ -76,7 +76,7 @@ impl Streams {
         stream.reads = stream.reads.saturating_add(1);
         stream.used_at = self.reads;
         stream.next = stream.next.max(blocks.end);
-        if stream.ahead_to >= stream.next + stream.window_blocks.div_ceil(2) && stream.reads > 2 {
+        if stream.ahead_to >= stream.next + stream.window_blocks.div_ceil(2) {
             return None;
         }
         let first = FIRST_WINDOW_BLOCKS.max(2 * (blocks.end - blocks.start));
@@ -252,5 +252,40 @@ mod tests {
         streams.note(&(5000..5001), 2048);
         streams.note(&(5002..5003), 2048);
         assert_eq!(streams.streams.len(), 3);
+    }
+
+    #[test]
+    fn a_window_begins_with_twice_the_read() {
+        let mut streams = Streams::default();
+        assert_eq!(streams.note(&(0..40), 2048), None);
+        assert_eq!(streams.note(&(40..80), 2048), Some(80..160));
+        assert_eq!(streams.note(&(80..120), 2048), None, "half of it is left");
+        assert_eq!(streams.note(&(120..121), 2048), Some(160..281));
+    }
+
+    #[test]
+    fn the_stream_that_went_on_last_is_forgotten_last() {
+        let mut streams = Streams::default();
+        for base in 0..STREAMS as u64 {
+            streams.note(&(base * 1000..base * 1000 + 1), 2048);
+        }
+        for base in 2..STREAMS as u64 {
+            assert!(streams.note(&(base * 1000 + 1..base * 1000 + 2), 2048).is_some());
+        }
+        assert!(streams.note(&(1..2), 2048).is_some());
+        streams.note(&(90_000..90_001), 2048);
+        assert_eq!(streams.note(&(1001..1002), 2048), None, "forgotten");
+        assert!(streams.note(&(2..3), 2048).is_none() && streams.note(&(3..40), 2048).is_some());
+    }
+
+    #[test]
+    fn blocks_are_being_read_when_they_overlap_a_part() {
+        let streams = Streams { reading: vec![10..20, 30..40], ..Streams::default() };
+        for blocks in [0..10, 20..30, 25..30, 40..50, 5..6] {
+            assert!(!streams.is_reading(&blocks), "{blocks:?}");
+        }
+        for blocks in [0..11, 10..11, 19..20, 19..25, 12..13, 0..50, 29..31, 39..60] {
+            assert!(streams.is_reading(&blocks), "{blocks:?}");
+        }
     }
 }
