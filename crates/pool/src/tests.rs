@@ -16,6 +16,8 @@ mod cache_adds;
 mod cache_devices;
 mod cache_misses;
 mod cache_models;
+mod cache_parts;
+mod cache_sizes;
 mod cancels;
 mod checkpoints;
 mod cleaned_segments;

@@ -335,3 +335,6 @@ impl CacheDevice {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -220,26 +220,4 @@ fn entry_of(block: Indexed) -> CacheEntry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_fills_with_time() {
-        forebay_rt::Runtime::simulated(1).block_on(async {
-            let size = 86_400 * 1000;
-            let mut budget = Budget { milli_dwpd: Some(1000), ..Budget::default() };
-            // One drive write a day of this device is a thousand bytes a second.
-            rt::sleep(Nanos::from_secs(10)).await;
-            assert!(budget.take(10_000, size) && !budget.take(1, size));
-            rt::sleep(Nanos::from_secs(3600)).await;
-            let most = BURST_SECS * 1000;
-            assert!(budget.take(most, size) && !budget.take(1, size));
-            rt::sleep(Nanos::from_secs(1)).await;
-            assert!(!budget.take(2000, size), "saved up for");
-            rt::sleep(Nanos::from_secs(1)).await;
-            assert!(budget.take(2000, size));
-            budget.milli_dwpd = None;
-            assert!(budget.take(u64::MAX, size));
-        });
-    }
-}
+mod tests;

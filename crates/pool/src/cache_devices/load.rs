@@ -181,3 +181,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -253,3 +253,6 @@ impl Pool {
         self.config.borrow().caches.iter().filter_map(stats).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
