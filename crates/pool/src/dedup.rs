@@ -258,3 +258,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

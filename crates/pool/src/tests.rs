@@ -24,6 +24,7 @@ mod cleaned_segments;
 mod closing;
 mod commit_order;
 mod commit_steps;
+mod compress_ratios;
 pub(crate) mod compression;
 mod copies;
 mod crash_points;

@@ -175,3 +175,6 @@ impl Pool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -509,47 +509,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests {
-    use forebay_rt::Runtime;
-    use forebay_units::Layout;
-
-    use super::*;
-    use crate::spec::VolumeSpec;
-    use crate::tests::rack::memory;
-    use crate::tests::{leave_free, spec, volume};
-
-    #[test]
-    fn masks_are_runs_of_bits() {
-        assert_eq!(runs_of(0), []);
-        assert_eq!(runs_of(0b1111), [(0, 4)]);
-        assert_eq!(runs_of(0b1011), [(0, 2), (3, 1)]);
-        assert_eq!(runs_of(0b1000_0100), [(2, 1), (7, 1)]);
-    }
-
-    #[test]
-    fn repacked_blocks_leave_room_for_the_cleaner_and_the_journal() {
-        Runtime::simulated(1).block_on(async {
-            let spec = spec(Layout::Raid0, &["a"], &[]);
-            let pool = Pool::create(memory(&["a"], 256 << 20), "tank", &spec).await.unwrap();
-            let properties = [("compression".to_owned(), "lz4".to_owned())].into();
-            let sparse = VolumeSpec { sparse: true, properties, ..volume(16 << 20) };
-            pool.create_volume(&sparse).await.unwrap();
-            let data = IoBuf::copy_of(&[7; 64 << 10]).freeze();
-            pool.open_volume("v").unwrap().write(0, data, false).await.unwrap();
-            pool.sync().await.unwrap();
-            let writers = pool.writers.lock().await;
-            let number = pool.store.map.borrow().next_entry(PACKED_VOLUME, Lba(0)).unwrap().0;
-            let is_there =
-                |at: &u64| pool.store.map.borrow().lookup(PACKED_VOLUME, Lba(*at)).is_some();
-            let number = (number..number + 1000).find(is_there).unwrap();
-            const KEEP: u32 = 5;
-            let (commit, spare) = (CommitId(9), KEEP + pool.limits.get().reserve_segments);
-            let goes = || pool.room_for_repacked(&writers, &[number], commit, KEEP).is_some();
-            // It opens a segment.
-            leave_free(&pool, spare + 2);
-            assert!(goes());
-            leave_free(&pool, spare + 1);
-            assert!(!goes(), "the last but the spare ones");
-        });
-    }
-}
+mod tests;

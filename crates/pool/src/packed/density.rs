@@ -194,4 +194,39 @@ mod tests {
             prop_assert_eq!(density.used_and_gaps(), (0, 0));
         }
     }
+
+    #[test]
+    fn the_share_of_a_block_is_what_is_referred_to_of_what_would_fit() {
+        let mut density = Density::default();
+        density.add(7, 1);
+        density.add(6, 3);
+        assert_eq!((density.count(7), density.share(7)), (2, None));
+        density.set_fitting(7, 8);
+        assert_eq!(density.share(7), Some(WHOLE / 4));
+        density.set_fitting(7, 2);
+        assert_eq!(density.share(7), Some(WHOLE));
+        density.add(7, 1);
+        assert_eq!(density.share(7), Some(WHOLE), "no more than the whole block");
+    }
+
+    #[test]
+    fn pages_without_a_known_block_take_no_memory() {
+        let mut density = Density::default();
+        let none = density.memory_bytes();
+        density.set_fitting(5, 0);
+        assert_eq!(density.memory_bytes(), none);
+        density.set_fitting(5, 9);
+        let page = density.memory_bytes() - none;
+        assert!((PAGE_BLOCKS..PAGE_BLOCKS + 200).contains(&page), "{page}");
+        density.set_fitting(6, 9);
+        assert_eq!(density.memory_bytes(), none + page);
+        density.set_fitting(PAGE_BLOCKS + 1, 9);
+        assert_eq!(density.memory_bytes(), none + 2 * page);
+        for (number, pages) in [(5, 2), (6, 1), (PAGE_BLOCKS + 1, 0)] {
+            density.set_fitting(number, 0);
+            assert_eq!(density.memory_bytes(), none + pages * page, "{number}");
+        }
+        density.add(5, 1);
+        assert!(density.memory_bytes() > none);
+    }
 }

@@ -242,3 +242,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -257,3 +257,6 @@ impl Pool {
         Some(packed)
     }
 }
+
+#[cfg(test)]
+mod tests;

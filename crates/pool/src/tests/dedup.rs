@@ -135,6 +135,52 @@ fn copies_in_order_are_found_by_a_sample() {
 }
 
 #[test]
+fn an_index_in_a_checkpoint_is_whole() {
+    Runtime::simulated(4711).block_on(async {
+        let (pool, shelf) = pool_of(&[sparse("v", 64 * MIB, "on")], &[]).await;
+        let data = image(0, 12 * MIB);
+        write_all(&pool.open_volume("v").unwrap(), 0, &data).await;
+        pool.sync().await.unwrap();
+        // The second one leaves nothing of what was written before the first.
+        for _ in 0..2 {
+            pool.scan.checkpoint_wanted.set(true);
+            while pool.scan.checkpoint_wanted.get()
+                || pool.writers.lock().await.checkpoint.is_some()
+            {
+                pool.commit_all().await.unwrap();
+            }
+        }
+        let pool = imported_again(pool, &shelf).await;
+        assert_eq!(pool.stats().dedup.index_entries, 12 * 256);
+        write_all(&pool.open_volume("v").unwrap(), 20 * MIB, &data).await;
+        pool.sync().await.unwrap();
+        let stats = pool.stats().dedup;
+        assert_eq!((stats.referenced_bytes, stats.stored_bytes), (24 * MIB, 12 * MIB));
+        assert_eq!((stats.found_blocks, stats.new_blocks), (12 * 256, 0));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_content_that_comes_again_after_it_was_freed_is_stored_again() {
+    Runtime::simulated(4712).block_on(async {
+        let (pool, _) = pool_of(&[sparse("v", MIB, "on")], &[]).await;
+        let v = pool.open_volume("v").unwrap();
+        for round in 1..4 {
+            v.write(0, stamp(4096, 1), false).await.unwrap();
+            pool.sync().await.unwrap();
+            expect(&v, 0, &stamp(4096, 1)).await;
+            assert_eq!(pool.stats().dedup.new_blocks, round);
+            v.discard(0, 4096, false).await.unwrap();
+            pool.sync().await.unwrap();
+            assert_eq!(pool.summary().alloc_bytes, 0);
+        }
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn numbers_are_not_given_twice() {
     Runtime::simulated(1).block_on(async {
         let (pool, shelf) = pool_of(&[sparse("v", MIB, "on")], &[]).await;
