@@ -18,6 +18,7 @@ mod cache_misses;
 mod cache_models;
 mod cache_parts;
 mod cache_sizes;
+mod cache_warmth;
 mod cancels;
 mod checkpoints;
 mod cleaned_segments;

@@ -181,14 +181,16 @@ impl CacheDevice {
         Ok(true)
     }
 
-    /// Writes the index as it is now, so that the next import need not read all footers.
+    /// Writes the index as it is now, so that the next import need not read all footers. A device
+    /// that is not in use has no whole index and gets none, also if a reader gives it up meanwhile.
     pub(super) async fn write_snapshot(&self, open: &OpenDevice) -> Result<(), DeviceError> {
         const CHUNK_REGIONS: u32 = 64;
         let shape = self.shape.get();
         let device = open.device();
         let at = self.snapshot_at_bytes;
+        let is_in_use = || self.state.get() == CacheState::Online;
         let mut region = 0;
-        while region < shape.regions {
+        while region < shape.regions && is_in_use() {
             let until = (region + CHUNK_REGIONS).min(shape.regions);
             let mut bytes = Vec::new();
             for number in region..until {
@@ -200,6 +202,9 @@ impl CacheDevice {
             rt::yield_now().await;
         }
         device.flush().await?;
+        if !is_in_use() {
+            return Ok(());
+        }
         let next_sequence = self.filling.borrow().next_sequence;
         let header = SnapshotHeader { nonce: self.nonce, next_sequence };
         device.write(at, IoBuf::copy_of(&header.encode()).freeze(), true).await

@@ -120,17 +120,16 @@ impl Pool {
         }
     }
 
-    /// Writes what waits. Returns whether the device still works.
-    async fn write_out(&self, device: &CacheDevice, partial: bool) -> bool {
-        let Some(open) = device.open.borrow().clone() else { return false };
+    /// Writes what waits.
+    async fn write_out(&self, device: &CacheDevice, partial: bool) {
+        let Some(open) = device.open.borrow().clone() else { return };
         loop {
             match device.write_region(&open, partial).await {
                 Ok(true) => {}
-                Ok(false) => return true,
+                Ok(false) => return,
                 Err(error) => {
                     device.count(|counts| counts.write_errors += 1);
-                    self.cache_device_failed(device, CacheFault::Failed(error));
-                    return false;
+                    return self.cache_device_failed(device, CacheFault::Failed(error));
                 }
             }
         }
@@ -148,14 +147,10 @@ impl Pool {
             if let Ok(open) = open {
                 clear_header(&open.device()).await;
             }
-        } else if let Some(open) = open {
-            if device.state.get() == CacheState::Online
-                && !self.is_stopped()
-                && self.write_out(device, true).await
-            {
-                // Without a snapshot, the next import reads the footers.
-                let _ = device.write_snapshot(&open).await;
-            }
+        } else if let Some(open) = open.filter(|_| !self.is_stopped()) {
+            self.write_out(device, true).await;
+            // Without a snapshot, the next import reads the footers.
+            let _ = device.write_snapshot(&open).await;
         }
         device.has_ended.set(true);
         device.close(CacheState::Offline);
