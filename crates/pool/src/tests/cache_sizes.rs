@@ -189,3 +189,21 @@ fn a_window_at_the_end_of_a_volume_is_read_ahead_as_far_as_it_goes() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_pool_that_was_exported_is_let_go_by_what_looks_at_the_memory_and_reads_ahead() {
+    Runtime::simulated(4607).block_on(async {
+        let free_bytes = Rc::new(Cell::new(900 * MIB));
+        let inner = memory(&["a"], 64 * MIB);
+        let machine = Machine { inner, memory_bytes: 1024 * MIB, free_bytes };
+        let pool = pool_on(Rc::new(machine), "16M").await;
+        let v = filled(&pool, 4).await;
+        read_in_order(&v, 600, Nanos::ZERO).await;
+        drop(v);
+        pool.export().await.unwrap();
+        let exported = Rc::downgrade(&pool);
+        drop(pool);
+        rt::sleep(Nanos::from_secs(5)).await;
+        assert!(exported.upgrade().is_none());
+    });
+}

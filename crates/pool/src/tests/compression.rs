@@ -122,6 +122,28 @@ fn incompressible_blocks_are_stored_as_they_are() {
 }
 
 #[test]
+fn packed_blocks_that_were_read_are_read_from_memory() {
+    Runtime::simulated(4723).block_on(async {
+        let volumes = [sparse("v", 4 * MIB, &[("compression", "lz4")])];
+        let (pool, _) = pool_of(&volumes, 64 * MIB).await;
+        let v = pool.open_volume("v").unwrap();
+        let data = blocks(1, 256, 900);
+        v.write(0, data.clone(), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let reads = || pool.stats().devices.values().map(|device| device.reads).sum::<u64>();
+        expect(&v, 0, &data).await;
+        let before = reads();
+        expect(&v, 0, &data).await;
+        for block in (0..256).rev() {
+            expect(&v, block * 4096, &data[block as usize * 4096..][..4096]).await;
+        }
+        assert_eq!(reads(), before);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn volumes_with_space_set_aside_are_not_compressed() {
     Runtime::simulated(1).block_on(async {
         let lz4 = [("compression", "lz4")];

@@ -7,7 +7,9 @@ use forebay_rt::Runtime;
 use forebay_units::BLOCK_LEN;
 
 use super::compression::{Model, blocks, check, imported_again, pool_of, scan_ended, sparse};
+use super::volume;
 use crate::Pool;
+use crate::spec::VolumeSpec;
 
 const MIB: u64 = 1 << 20;
 
@@ -128,6 +130,69 @@ fn packed_blocks_that_small_groups_leave_half_empty_are_joined() {
         let stats = pool.stats().compression;
         assert!(stats.repacked_blocks <= before + 32, "{before} before: {stats:?}");
         check(&pool, &model).await;
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn what_was_repacked_takes_what_an_import_counts() {
+    Runtime::simulated(4721).block_on(async {
+        let volumes = [sparse("v", 4 * MIB, &[("compression", "lz4")])];
+        let (mut pool, shelf) = pool_of(&volumes, 64 * MIB).await;
+        let mut held = vec![None; 1024];
+        let mut next = chance(5);
+        let v = pool.open_volume("v").unwrap();
+        fill(&pool, &v, &mut held, 1200).await;
+        for _ in 0..2 {
+            overwrite(&pool, &v, &mut held, 1200, &mut next).await;
+        }
+        drop(v);
+        assert!(pool.stats().compression.repacked_blocks > 0);
+        let model = Model::from([("v".to_owned(), held)]);
+        for _ in 0..2 {
+            assert_eq!(pool.summary().alloc_bytes, stored(&pool));
+            assert_eq!(pool.stats().compression.referenced_bytes, 4 * MIB);
+            check(&pool, &model).await;
+            pool = imported_again(pool, &shelf).await;
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn smaller_gaps_are_filled_when_space_is_short() {
+    Runtime::simulated(4722).block_on(async {
+        let volumes = [sparse("v", 8 * MIB, &[("compression", "lz4")])];
+        let (pool, _) = pool_of(&volumes, 64 * MIB).await;
+        let v = pool.open_volume("v").unwrap();
+        // Units of one block, of which a packed block has four or five. A fifth of them goes.
+        let mut held = vec![None; 2048];
+        for unit in 0..512 {
+            held[4 * unit] = Some((unit as u64, 900));
+            let at = (4 * unit * BLOCK_LEN) as u64;
+            v.write(at, blocks(unit as u64, 1, 900), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        for unit in (0..512).filter(|unit| unit % 10 < 2) {
+            held[4 * unit] = None;
+            let at = (4 * unit * BLOCK_LEN) as u64;
+            v.discard(at, BLOCK_LEN as u64, false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let repacked = || pool.stats().compression.repacked_blocks;
+        let write = async |held: &mut Vec<Option<(u64, usize)>>, seed: u64| {
+            held[2047] = Some((seed, 900));
+            v.write((2047 * BLOCK_LEN) as u64, blocks(seed, 1, 900), false).await.unwrap();
+            pool.sync().await.unwrap();
+        };
+        write(&mut held, 1000).await;
+        assert_eq!(repacked(), 0, "there is room");
+        let rest = (pool.free_blocks() - 64) * BLOCK_LEN as u64;
+        pool.create_volume(&VolumeSpec { name: "rest".into(), ..volume(rest) }).await.unwrap();
+        write(&mut held, 1001).await;
+        assert!(repacked() > 0, "{:?}", pool.stats().compression);
+        check(&pool, &Model::from([("v".to_owned(), held)])).await;
         drop(v);
         pool.export().await.unwrap();
     });

@@ -83,6 +83,28 @@ fn a_unit_stays_whole_where_its_parts_would_take_more() {
     }
 }
 
+#[test]
+fn references_to_blocks_in_use_follow_a_unit_that_is_packed_again() {
+    Runtime::simulated(4805).block_on(async {
+        let (pool, _v) = compressed(4, 700, false).await;
+        let mut writers = pool.writers.lock().await;
+        let block = blocks(2, 1, 2000);
+        let (unit, bytes) = live_unit(&[&block[..]; 4].concat(), 0b1101);
+        let new = unit.repacked(bytes).pop().unwrap();
+        let old = new.old;
+        assert!(pool.pack_again(&mut writers, &new));
+        let full = writers.packer.flush().unwrap();
+        let first = PackedRef { block: full.number, slot: 0, index: 0 }.addr();
+        let moved = writers.repacked.moved.iter();
+        let moved: Vec<_> =
+            moved.map(|refs| (refs.bound, refs.old, refs.new, refs.blocks)).collect();
+        let run =
+            |at, count| ((VOLUME, Lba(LBA + u64::from(at))), old.plus(at), first.plus(at), count);
+        assert_eq!(moved, [run(0, 1), run(2, 2)]);
+        assert!(writers.repacked.units.contains(&(unit.number, unit.entry.slot)));
+    });
+}
+
 /// A pool with a compressed volume of `count` blocks.
 async fn compressed(count: usize, noise: usize, is_slow: bool) -> (Rc<Pool>, Device) {
     let pace = move |_: &str, operation: Operation, _: u64| {
@@ -171,6 +193,38 @@ fn what_a_group_overwrites_is_in_use_only_if_a_snapshot_needs_it() {
             pool.export().await.unwrap();
         });
     }
+}
+
+#[test]
+fn nothing_is_repacked_while_no_packed_block_is_free() {
+    Runtime::simulated(4804).block_on(async {
+        let (pool, v) = compressed(64, 700, false).await;
+        v.discard(0, 3 * BLOCK_LEN as u64, false).await.unwrap();
+        pool.sync().await.unwrap();
+        let all = references(&pool, 64);
+        let number = all[3].unwrap().block.0;
+        let last = all.into_iter().flatten().map(|from| from.block.0 + from.span()).max().unwrap();
+        // No four numbers in a row are free.
+        let taken = || {
+            let at = |number| PackedRef { block: Lba(number), slot: 0, index: 0 }.addr();
+            (last..70_000).step_by(4).map(at)
+        };
+        taken().for_each(|at| pool.packed.refer(at, 1));
+        let mut writers = pool.writers.lock().await;
+        let commit = pool.sync.commit.get().next();
+        let to = pool.room_for_repacked(&writers, &[number], commit, 0).unwrap();
+        let near = Near::new();
+        for is_full in [true, false] {
+            let most = 2 * PACKED_ROOM_BYTES;
+            let room = pool.repack_within(&mut writers, number, &near, &to, most).await.unwrap();
+            assert_eq!(room.is_none(), is_full);
+            assert_eq!(writers.repacked.units.is_empty(), is_full);
+            assert_eq!(pool.stats().compression.repacked_blocks, u64::from(!is_full));
+            if is_full {
+                taken().for_each(|at| pool.packed.release(at, 1));
+            }
+        }
+    });
 }
 
 #[test]
