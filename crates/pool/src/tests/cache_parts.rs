@@ -217,3 +217,24 @@ fn a_moved_block_stays_in_memory() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_volume_that_is_left_out_is_read_from_no_cache() {
+    Runtime::simulated(4507).block_on(async {
+        let (_, pool, v) = made(&["k"]).await;
+        for _ in 0..3 {
+            read_chunks(&v).await;
+        }
+        assert!(stats(&pool).hits > 0);
+        pool.set_volume("v", "primarycache", "none").await.unwrap();
+        let figures = || {
+            let cache = pool.stats().cache;
+            (stats(&pool).hits, cache.hits, cache.kept)
+        };
+        let before = figures();
+        read_chunks(&v).await;
+        assert_eq!(figures(), before);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
