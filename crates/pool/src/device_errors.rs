@@ -16,10 +16,9 @@ impl PoolError {
         match self {
             Self::Import(error) => of_import(&error.kind),
             Self::Admin(error) => of_admin(error),
-            Self::Volume(VolumeError::Commit(error)) | Self::Commit(error) => of_commit(error),
-            Self::Volume(VolumeError::Suspended { reason, .. })
-            | Self::Close(CloseError::Suspended { reason, .. }) => of_reason(reason),
-            Self::Volume(_) => Vec::new(),
+            Self::Volume(error) => of_volume(error),
+            Self::Commit(error) => of_commit(error),
+            Self::Close(CloseError::Suspended { reason, .. }) => of_reason(reason),
             Self::Close(CloseError::Closing { .. } | CloseError::JournalDamaged { .. }) => {
                 Vec::new()
             }
@@ -27,9 +26,8 @@ impl PoolError {
             Self::Resume(ResumeError::Import(error)) => of_import(&error.kind),
             Self::Resume(_) => Vec::new(),
             Self::Transfer(TransferError::Device(error)) => vec![error],
-            Self::Transfer(
-                TransferError::Commit(error) | TransferError::Volume(VolumeError::Commit(error)),
-            ) => of_commit(error),
+            Self::Transfer(TransferError::Commit(error)) => of_commit(error),
+            Self::Transfer(TransferError::Volume(error)) => of_volume(error),
             Self::Transfer(_) => Vec::new(),
             Self::Scrub(ScrubError::InProgress { .. } | ScrubError::NotInProgress { .. }) => {
                 Vec::new()
@@ -40,7 +38,8 @@ impl PoolError {
 
 fn of_import(kind: &ImportErrorKind) -> Vec<&DeviceError> {
     match kind {
-        ImportErrorKind::NotFound { unreadable, .. } => unreadable.iter().collect(),
+        ImportErrorKind::NotFound { unreadable: errors, .. }
+        | ImportErrorKind::LogMissing { unopened: errors, .. } => errors.iter().collect(),
         ImportErrorKind::Map { error, .. } => match &**error {
             MapLoadError::Layout(error) => of_array(&error.0),
             MapLoadError::Segment(error) => of_segment(error),
@@ -66,6 +65,14 @@ fn of_admin(error: &AdminError) -> Vec<&DeviceError> {
         AdminError::Member { error, .. } => of_array(error),
         AdminError::Layout(error) => of_array(&error.0),
         AdminError::Commit(error) => of_commit(error),
+        _ => Vec::new(),
+    }
+}
+
+fn of_volume(error: &VolumeError) -> Vec<&DeviceError> {
+    match error {
+        VolumeError::Commit(error) => of_commit(error),
+        VolumeError::Suspended { reason, .. } => of_reason(reason),
         _ => Vec::new(),
     }
 }
@@ -123,3 +130,6 @@ fn of_journal(fault: &JournalFault) -> Vec<&DeviceError> {
         _ => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;
