@@ -370,6 +370,8 @@ impl PoolEvent {
                 | Self::StoreAnswers { .. }
                 | Self::OutageReserveLow { .. }
                 | Self::StoreRequestFails { .. }
+                | Self::MemoryShort { .. }
+                | Self::Import(_)
         )
     }
 }
@@ -585,3 +587,6 @@ impl EventLog {
         new.map(record).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
