@@ -1,11 +1,13 @@
 use std::rc::Rc;
 
 use forebay_device::{IoBuf, Operation};
-use forebay_format::label::{Heartbeat, LABEL_BYTES, SUPERBLOCK_SLOTS};
+use forebay_format::label::{
+    CONFIG_SLOT_BYTES, HEARTBEAT_OFFSET_BYTES, Heartbeat, LABEL_BYTES, SUPERBLOCK_SLOTS,
+};
 use forebay_multihost::write_heartbeat;
 use forebay_rt::{self as rt, Runtime};
 use forebay_testkit::{Answer, Command, Decision, Script};
-use forebay_units::Layout;
+use forebay_units::{CommitId, Layout};
 
 use super::*;
 use crate::SuspendReason;
@@ -306,6 +308,107 @@ fn a_device_that_is_taken_offline_while_its_label_is_read_is_not_judged_by_it() 
         assert_eq!((found.damaged, found.failed), (0, 0));
         assert_eq!(damaged(&pool, "b"), 0, "{:?}", pool.events());
         rack.switches.reads_take.set(Nanos::ZERO);
+        pool.export().await.unwrap();
+    });
+}
+
+// It cannot be done without, and the operator must know.
+#[test]
+fn the_only_device_is_needed_although_it_has_the_label_of_another_pool() {
+    Runtime::simulated(4056).block_on(async {
+        let rack = Rack::new(&["a", "x"], SIZE);
+        let other = spec(Layout::Raid0, &["x"], &[]);
+        Pool::create(rack.host(1), "other", &other).await.unwrap().export().await.unwrap();
+        let (envelope, _) = read_label(&rack.device("x")).await.configs.remove(0);
+        let config = IoBuf::copy_of(&envelope.encode().unwrap()).freeze();
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.sync().await.unwrap();
+        rt::sleep(SOON).await;
+        for area in label_offsets(SIZE) {
+            for slot in 0..2 {
+                let at = area + slot * CONFIG_SLOT_BYTES;
+                rack.device("a").write(at, config.clone(), true).await.unwrap();
+            }
+        }
+        rt::sleep(SOON).await;
+        let is_needed = |event: &PoolEvent| {
+            matches!(event, PoolEvent::StillNeeded { device, .. } if device == "a")
+        };
+        assert!(damaged(&pool, "a") > 0 && pool.events().iter().any(is_needed));
+        assert_eq!(pool.check_labels().await, LabelFaults { damaged: 0, failed: 1 });
+        assert_eq!(pool.status().state, Health::Online, "{:?}", pool.events());
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_root_that_is_older_or_of_another_pool_is_damage() {
+    Runtime::simulated(4081).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack).await;
+        // No root replaces what is there.
+        let commits = pool.writers.lock().await;
+        let device = rack.device("c");
+        let root = read_label(&device).await.roots.remove(0);
+        let place = SUPERBLOCK_OFFSET_BYTES + root.slot() * SUPERBLOCK_BYTES;
+        let older = Superblock { commit: CommitId(root.commit.0 - 1), ..root.clone() };
+        let other = Superblock { pool: root.pool ^ 1, ..root.clone() };
+        let newer = Superblock { commit: CommitId(root.commit.0 + 64), ..root };
+        for (in_place, count) in [(older, 1), (other, 1), (newer, 0)] {
+            for area in label_offsets(SIZE) {
+                let block = IoBuf::copy_of(&in_place.encode()).freeze();
+                device.write(area + place, block, true).await.unwrap();
+            }
+            assert_eq!(pool.check_labels().await, LabelFaults { damaged: count, failed: 0 });
+        }
+        drop(commits);
+    });
+}
+
+/// Forgets what is written to the labels of one device, from some time on.
+struct Forgets(&'static str);
+
+impl Script for Forgets {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_label = command.operation == Operation::Write
+            && !(LABEL_BYTES..SIZE - LABEL_BYTES).contains(&command.offset_bytes)
+            && command.len_bytes < 1 << 20;
+        let is_lost = command.device == self.0 && is_label && rt::now() > Nanos::from_secs(20);
+        let is_heartbeat = command.offset_bytes == HEARTBEAT_OFFSET_BYTES;
+        let is_lost = is_lost && !is_heartbeat;
+        Box::pin(std::future::ready(if is_lost { Decision::Drop } else { Decision::Run }))
+    }
+}
+
+#[test]
+fn a_device_that_forgets_its_labels_causes_a_root_each_five_minutes_at_most() {
+    Runtime::simulated(4082).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let machine = scripted(rack.host(1), Rc::new(Forgets("b")));
+        let options = spec(Layout::Raidz1, &ALL[..4], &["l"]);
+        let pool = Pool::create(machine, "tank", &options).await.unwrap();
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(30)).await;
+        pool.log_history("a command");
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(3600)).await;
+        let found = damaged(&pool, "b");
+        // After 5, 10, 20, 40, 80 and 160 seconds, and then each 300.
+        assert!((14..=20).contains(&found), "{found}");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn labels_are_looked_at_as_often_after_an_hour_without_damage() {
+    Runtime::simulated(4083).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack).await;
+        rt::sleep(Nanos::from_secs(3700)).await;
+        overwrite(&rack, "b", &label_offsets(SIZE)).await;
+        rt::sleep(SOON).await;
+        assert_eq!(damaged(&pool, "b"), 1);
         pool.export().await.unwrap();
     });
 }

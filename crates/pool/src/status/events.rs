@@ -54,7 +54,8 @@ pub enum PoolEvent {
         /// The device.
         device: String,
     },
-    /// Many reads of a data device fail, and the pool needs it.
+    /// A data device should be out of use, and the pool needs it: many of its reads fail, or its
+    /// label is another pool's.
     StillNeeded {
         /// The device.
         device: String,
@@ -442,7 +443,7 @@ impl fmt::Display for PoolEvent {
                 write!(f, "{device} was taken out, because many of its reads failed")
             }
             Self::StillNeeded { device, error } => {
-                write!(f, "{device} fails many reads and is still needed: {error}")
+                write!(f, "{device} should be out of use and is still needed: {error}")
             }
             Self::ManyRepairs { device } => {
                 write!(f, "{device} was repaired in many places; see if it is well")
