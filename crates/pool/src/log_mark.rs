@@ -1,12 +1,13 @@
 //! The log mark: data devices are told how far the log has come. An import then knows which frames
 //! were durable, even if every log device comes back without its last ones.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::IoBuf;
 use forebay_format::label::{LOG_MARK_BYTES, LOG_MARK_OFFSET_BYTES, LogMark};
 use forebay_rt as rt;
-use forebay_units::Nanos;
+use forebay_units::{DeviceId, Nanos};
 
 use crate::Pool;
 use crate::settings::LogWitness;
@@ -23,11 +24,12 @@ impl Pool {
     pub(crate) async fn log_mark_loop(self: Rc<Self>) {
         let has_ended = || self.lifecycle.closing.get() || self.is_stopped();
         let mut seen = LogMark::default();
+        let mut slots = BTreeMap::new();
         for turn in 0.. {
             let ended = Box::pin(self.sync.done.until(has_ended));
             match rt::select(Box::pin(self.log.mark_after(seen)), ended).await {
                 rt::Either::Left((mark, _)) if !has_ended() => {
-                    let is_written = self.write_log_mark(mark, turn).await;
+                    let is_written = self.write_log_mark(mark, turn, &mut slots).await;
                     if is_written {
                         self.log.witnessed(mark);
                         seen = mark;
@@ -39,18 +41,27 @@ impl Pool {
         }
     }
 
-    /// Writes a mark to the next data device that takes it, to one of two places there, so that a
-    /// torn write leaves an earlier mark. Returns whether any did.
-    async fn write_log_mark(&self, mark: LogMark, turn: u64) -> bool {
+    /// Writes a mark to the next data device that takes it. Of the two slots there it is the one
+    /// that `slots` names, which has not the last mark: a torn write leaves that. Returns whether
+    /// any device took it.
+    async fn write_log_mark(
+        &self,
+        mark: LogMark,
+        turn: usize,
+        slots: &mut BTreeMap<DeviceId, u64>,
+    ) -> bool {
         let devices = self.label_devices();
-        let count = devices.len() as u64;
-        for at in turn..turn + count {
-            let (id, open) = &devices[(at % count) as usize];
-            let offset = LOG_MARK_OFFSET_BYTES + at / count % 2 * LOG_MARK_BYTES;
+        for at in turn..turn + devices.len() {
+            let (id, open) = &devices[at % devices.len()];
+            let slot = slots.entry(*id).or_default();
+            let offset = LOG_MARK_OFFSET_BYTES + *slot * LOG_MARK_BYTES;
             let block = IoBuf::copy_of(&mark.encode(self.guid)).freeze();
             let device = open.device();
             match device.write(offset, block, true).await {
-                Ok(()) => return true,
+                Ok(()) => {
+                    *slot ^= 1;
+                    return true;
+                }
                 Err(error) => self.durable_write_failed(*id, &device, error),
             }
         }

@@ -58,6 +58,7 @@ mod journal_scrubs;
 mod late_commands;
 mod left_sides;
 mod leftovers;
+mod log_marks;
 mod log_restarts;
 mod log_sides;
 mod many_snapshots;

@@ -5,7 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, ErrorKind, MemoryDevice, Operation};
+use forebay_device::{
+    BlockDevice, Device, DeviceError, ErrorKind, Layer, MemoryDevice, ObjectStats, Operation,
+};
 use forebay_format::label::CONFIG_SLOT_BYTES;
 use forebay_rt as rt;
 use forebay_testkit::{Answer, Command, Decision, Probe, Script, Shelf};
@@ -159,6 +161,22 @@ impl Rack {
     pub fn changes(&self) -> u64 {
         self.switches.changes.get()
     }
+}
+
+/// A device that says of itself that it is in an object store.
+struct InStore(MemoryDevice);
+
+impl Layer for InStore {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
+    }
+    fn objects(&self) -> Option<ObjectStats> {
+        Some(ObjectStats::default())
+    }
+}
+
+pub(crate) fn in_store(name: &str, size_bytes: u64) -> Device {
+    Rc::new(InStore(MemoryDevice::new(name, size_bytes)))
 }
 
 /// Devices in memory without faults, on machine 1.
