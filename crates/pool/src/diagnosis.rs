@@ -132,7 +132,8 @@ mod tests {
     use forebay_units::Layout;
 
     use super::*;
-    use crate::tests::rack::memory;
+    use crate::status::Health;
+    use crate::tests::rack::{Rack, memory};
     use crate::tests::spec;
 
     #[test]
@@ -161,6 +162,59 @@ mod tests {
             let is_out = |event: &PoolEvent| matches!(event, PoolEvent::TakenOut { .. });
             assert!(!pool.events().iter().any(is_out), "{:?}", pool.events());
             pool.export().await.unwrap();
+        });
+    }
+
+    #[test]
+    fn errors_count_together_within_ten_minutes() {
+        Runtime::simulated(4054).block_on(async {
+            let shelf = memory(&["a"], 64 << 20);
+            let options = spec(Layout::Raid0, &["a"], &[]);
+            let pool = Pool::create(shelf, "tank", &options).await.unwrap();
+            let device = DeviceId(0);
+            let kept = || {
+                let is_kept = |event: &&PoolEvent| matches!(event, PoolEvent::StillNeeded { .. });
+                pool.events().iter().filter(is_kept).count()
+            };
+            (1..TOO_MANY).for_each(|_| pool.diagnose_read(device));
+            rt::sleep(WITHIN + Nanos::from_secs(1)).await;
+            // Those before are forgotten.
+            (1..TOO_MANY).for_each(|_| pool.diagnose_read(device));
+            assert!(kept() == 0 && !pool.health.diagnosis.suspects(device));
+            rt::sleep(Nanos::from_secs(500)).await;
+            pool.diagnose_read(device);
+            assert!(kept() == 1 && pool.health.diagnosis.suspects(device));
+            // It is told once.
+            (0..2 * TOO_MANY).for_each(|_| pool.diagnose_read(device));
+            assert_eq!(kept(), 1);
+            pool.export().await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_device_that_is_named_must_come_back_when_its_errors_are_cleared() {
+        Runtime::simulated(4055).block_on(async {
+            let rack = Rack::new(&["a", "b"], 64 << 20);
+            let options = spec(Layout::Mirror, &["a", "b"], &[]);
+            let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+            rack.pull(&["b"]);
+            pool.log_history("a command");
+            pool.sync().await.unwrap();
+            assert_eq!(pool.summary().health, Health::Degraded);
+            pool.clear(Some("b")).await.unwrap_err();
+            pool.clear(None).await.unwrap();
+            rack.put_back(&["b"]);
+            // The others are not meant.
+            pool.clear(Some("a")).await.unwrap();
+            assert_eq!(pool.summary().health, Health::Degraded);
+            pool.clear(Some("b")).await.unwrap();
+            let child = pool.status().groups[0].children[1].clone();
+            assert_eq!((child.state, child.write_errors), (Health::Online, 0));
+            rack.pull(&["a", "b"]);
+            pool.log_history("another");
+            pool.sync().await.unwrap_err();
+            let refused = pool.clear(None).await.unwrap_err();
+            assert!(matches!(refused, AdminError::Suspended { .. }), "{refused}");
         });
     }
 }

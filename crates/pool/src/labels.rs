@@ -280,3 +280,6 @@ pub(crate) async fn give_back(device: &Device, start_bytes: u64, len_bytes: u64)
         let _ = device.discard(start_bytes, len_bytes, false).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

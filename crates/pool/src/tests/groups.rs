@@ -1,7 +1,8 @@
-//! Groups of a pool: members that are replaced twice, and groups that are unlike.
+//! Groups of a pool: members that are replaced twice, groups that are unlike; and a transaction
+//! group that has grown large.
 
-use forebay_rt::Runtime;
-use forebay_units::Layout;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
@@ -82,6 +83,30 @@ fn what_is_left_of_a_mirror_is_a_single_device() {
         let error = pool.detach("a").await.unwrap_err();
         assert!(error.to_string().contains("the only device of its group"), "{error}");
         pool.add(&spec(Layout::Raid0, &["c"], &[])).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_group_is_committed_when_it_has_a_third_of_the_dirty_limit() {
+    Runtime::simulated(4096).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let mut options = spec(Layout::Raid0, &["a"], &[]);
+        for (name, value) in [("dirty_limit", "24M"), ("txg_timeout", "600")] {
+            options.properties.insert(name.to_owned(), value.to_owned());
+        }
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        rt::sleep(Nanos::from_secs(1)).await;
+        let before = pool.sync.committed.get();
+        v.write(0, stamp(7 << 20, 1), false).await.unwrap();
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(pool.sync.committed.get(), before);
+        v.write(7 << 20, stamp(2 << 20, 2), false).await.unwrap();
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert!(pool.sync.committed.get() > before);
+        drop(v);
         pool.export().await.unwrap();
     });
 }

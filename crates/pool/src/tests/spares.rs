@@ -1,5 +1,6 @@
 //! A spare takes the place of a device that fails.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Device, IoBuf, Operation};
@@ -10,7 +11,7 @@ use super::rack::{Rack, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, PoolSpec};
 use crate::status::{Health, PoolEvent, SpareState};
-use crate::{AdminError, Pool};
+use crate::{AdminError, Opener, Opening, Pool};
 
 const DEVICES: &[&str] = &["a", "b", "c", "l", "s", "t"];
 
@@ -462,5 +463,68 @@ fn a_spare_that_could_not_be_taken_is_one_after_a_crash() {
         let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
         assert_eq!(pool.status().spares.len(), 1);
         pool.export().await.unwrap();
+    });
+}
+
+/// Opens devices alone; the opening of `s` takes a while.
+struct Slow {
+    inner: Rc<dyn Opener>,
+    takes: Cell<Nanos>,
+}
+
+impl Opener for Slow {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move {
+            if path == "s" {
+                rt::sleep(self.takes.get()).await;
+            }
+            self.inner.open(path).await
+        })
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+}
+
+#[test]
+fn a_spare_that_is_removed_while_it_is_opened_is_not_held() {
+    Runtime::simulated(4057).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let opener = Rc::new(Slow { inner: rack.locked(), takes: Cell::new(Nanos::ZERO) });
+        let pool = Pool::create(opener.clone(), "tank", &with_spares(&["s"])).await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        opener.takes.set(Nanos::from_secs(10));
+        let (options, paths) = (ImportOptions::default(), names(&["a", "b", "c", "l"]));
+        let pool = Pool::import(opener.clone(), &paths, "tank", &options).await.unwrap();
+        rt::sleep(Nanos::from_secs(2)).await;
+        pool.remove("s").await.unwrap();
+        rt::sleep(Nanos::from_millis(8500)).await;
+        rack.locked().open("s").await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_spare_that_was_written_to_meanwhile_replaces_no_member() {
+    const PARTITIONS: u64 = 512;
+    Runtime::simulated(4089).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        let v = written(&pool).await;
+        let disk = rack.device("s");
+        let mut table = IoBuf::zeroed(4096);
+        table[..8].copy_from_slice(b"EFI PART");
+        let table = table.freeze();
+        disk.write(PARTITIONS, table.clone(), true).await.unwrap();
+        rack.pull(&["b"]);
+        v.write(8 << 20, stamp(4096, 9), true).await.unwrap();
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(30)).await;
+        let failed = |event: &PoolEvent| matches!(event, PoolEvent::SpareNotTaken { .. });
+        assert_eq!(pool.events().iter().filter(|event| failed(event)).count(), 1);
+        assert_eq!(pool.summary().health, Health::Degraded);
+        expect(&disk, PARTITIONS, &table).await;
+        holds_all(&v).await;
     });
 }
