@@ -336,27 +336,4 @@ pub(crate) fn journal_copies(groups: &[GroupGeometry]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use forebay_units::Layout;
-
-    use super::*;
-
-    #[test]
-    fn segments_with_the_ids_of_references_are_refused() {
-        let reaches = |end: u32| {
-            let first_segment = end.saturating_sub(10);
-            let group = GroupConfig {
-                layout: Layout::Mirror,
-                unit_bytes: UNIT_BYTES,
-                column_bytes: UNIT_BYTES,
-                data_start_bytes: 0,
-                first_segment,
-                segments: end - first_segment,
-                members: Vec::new(),
-            };
-            check_ids(&group).is_ok()
-        };
-        assert!(reaches(10) && reaches(DEDUP_REF_SEGMENT.0));
-        assert!(!reaches(DEDUP_REF_SEGMENT.0 + 1) && !reaches(u32::MAX));
-    }
-}
+mod tests;

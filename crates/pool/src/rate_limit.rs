@@ -77,6 +77,9 @@ mod tests {
             assert!((4.98..5.0).contains(&took), "{took}");
             let took = seconds(&limit, 10, 4096).await;
             assert!((36.8..37.0).contains(&took), "{took}");
+            let slowest = Rc::new(RateLimit::new(Some(1)));
+            let took = seconds(&slowest, 4, 1).await;
+            assert!((2.9..=3.0).contains(&took), "{took}");
         });
     }
 

@@ -75,6 +75,47 @@ fn times_are_those_of_the_calendar() {
 }
 
 #[test]
+fn periods_begin_where_the_calendar_says() {
+    const DAY: u64 = 86_400;
+    /// A Monday, and the first day of a leap year.
+    const YEAR_2024: u64 = 1_704_067_200;
+    let begins = |kind, secs| period_of(kind, secs) == period_of(kind, secs - 1) + 1;
+    for (kind, length) in [
+        (Kind::Frequent, 15 * 60),
+        (Kind::Hourly, 3600),
+        (Kind::Daily, DAY),
+        (Kind::Weekly, 7 * DAY),
+        (Kind::Monthly, 31 * DAY),
+        (Kind::Yearly, 366 * DAY),
+    ] {
+        assert!(begins(kind, YEAR_2024) && begins(kind, YEAR_2024 + length), "{kind:?}");
+        assert_eq!(period_of(kind, YEAR_2024 + length - 1), period_of(kind, YEAR_2024), "{kind:?}");
+    }
+}
+
+#[test]
+fn every_day_of_two_centuries_has_its_date() {
+    let (mut year, mut month, mut day) = (1970, 1, 1);
+    for count in 0..73_050 {
+        let secs = count * 86_400 + 13 * 3600 + 59 * 60 + 59;
+        assert_eq!(stamp_of(secs), format!("{year}-{month:02}-{day:02}T13:59Z"));
+        let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let days = match month {
+            2 => 28 + u64::from(is_leap),
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        day += 1;
+        if day > days {
+            (month, day) = (month + 1, 1);
+        }
+        if month > 12 {
+            (year, month) = (year + 1, 1);
+        }
+    }
+}
+
+#[test]
 fn snapshots_are_taken_at_their_times_and_as_many_are_kept_as_wanted() {
     // The simulated clock begins on a Tuesday, 13 minutes after 22 o'clock.
     Runtime::simulated(1).block_on(async {
