@@ -100,6 +100,8 @@ mod tests {
         // What is not named costs nothing.
         let cost = StorePrices::parse("month=1").unwrap().cost(&store);
         assert_eq!((cost.requests, cost.egress, cost.stored_a_month), (0.0, 0.0, 100.0));
+        let most = StorePrices::parse("month=999999.999999").unwrap().cost(&store);
+        assert_eq!(most.stored_a_month, 99_999_999.9999);
     }
 
     #[test]
@@ -111,6 +113,8 @@ mod tests {
             "put=-1",
             "put=1e3",
             "put=0.0000001",
+            "put=1000000",
+            "put=1.",
             "gets=1",
             "put=.5,",
             "put=1,put=2",

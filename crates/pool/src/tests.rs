@@ -76,6 +76,7 @@ mod promotions;
 pub(crate) mod rack;
 mod received_parts;
 mod repacking;
+mod reports;
 mod reservations;
 mod resilvers;
 mod resumed_owners;

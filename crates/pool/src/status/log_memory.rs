@@ -94,3 +94,63 @@ impl From<DramStatus> for LogMemory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(state: DramState, is_persistent: bool) -> LogMemory {
+        LogMemory::from(DramStatus {
+            state,
+            reason: None,
+            memory: "m".to_owned(),
+            ups: None,
+            is_persistent,
+            needs_mirror: false,
+            has_backup: true,
+            unsaved_bytes: 1,
+            save_secs: 2,
+            ups_status: None,
+            runtime_secs: Some(3),
+        })
+    }
+
+    fn outlives(memory: &LogMemory) -> [bool; 4] {
+        let Survives { process_crash, kernel_crash, power_loss, host_loss } = memory.survives;
+        [process_crash, kernel_crash, power_loss, host_loss]
+    }
+
+    #[test]
+    fn memory_outlives_what_its_state_says() {
+        use DramState::{Armed, Disarmed, Restored, Restoring, SaveFailed, Saved, Unprotected};
+        for (state, kernel_crash, power_loss) in [
+            (Armed, false, true),
+            (Saved, true, true),
+            (Restoring, true, true),
+            (Restored, true, true),
+            (Disarmed, false, false),
+            (SaveFailed, false, false),
+            (Unprotected, false, false),
+        ] {
+            let shown = memory(state, false);
+            assert_eq!(outlives(&shown), [true, kernel_crash, power_loss, false], "{state:?}");
+            assert!(!shown.is_mirrored && shown.state == state.as_str(), "{state:?}");
+            assert_eq!(outlives(&memory(state, true)), [true, true, true, false], "{state:?}");
+        }
+    }
+
+    #[test]
+    fn memory_that_a_mirror_protects_outlives_what_the_other_side_does() {
+        let shown = |mirror| memory(DramState::Armed, false).in_mirror(mirror);
+        for is_elsewhere in [false, true] {
+            let mirrored = shown((true, is_elsewhere));
+            assert_eq!(outlives(&mirrored), [true, true, true, is_elsewhere]);
+            assert!(mirrored.is_mirrored && mirrored.reason.is_none());
+            assert_eq!(mirrored.state, "ARMED");
+            let alone = shown((false, is_elsewhere));
+            assert_eq!(outlives(&alone), [true, false, false, false]);
+            assert!(!alone.is_mirrored && alone.reason.is_some());
+            assert_eq!(alone.state, "DISARMED");
+        }
+    }
+}

@@ -97,6 +97,9 @@ mod tests {
         assert_eq!(after.since(&before), Timings(vec![(150, 4), (200, 2), (300, 1)]));
         assert_eq!(after.since(&after), Timings::default());
         assert_eq!(after.since(&Timings::default()), after);
+        // Of a time that is not there any more nothing came.
+        let other = Timings(vec![(50, 1), (120, 7), (200, 3)]);
+        assert_eq!(after.since(&other), Timings(vec![(100, 2), (150, 4), (200, 2), (300, 1)]));
     }
 
     #[test]

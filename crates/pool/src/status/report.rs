@@ -368,3 +368,6 @@ pub(crate) fn branch(
         children,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -490,3 +490,6 @@ fn from_figures(c: &[u64; 8]) -> IoCounts {
 pub(crate) fn io_counts(counts: &Counts) -> IoCounts {
     from_figures(&figures_of(counts))
 }
+
+#[cfg(test)]
+mod tests;

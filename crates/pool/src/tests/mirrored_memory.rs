@@ -1,26 +1,51 @@
-//! A log device in memory that is protected by the other side of its mirror.
+//! A log device in memory: what it says of itself, and what the other side of its mirror is for.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::layers::Layer;
-use forebay_device::{BlockDevice, Device, DramState, DramStatus, IoBuf};
+use forebay_device::{
+    BlockDevice, Device, DeviceFuture, DramChange, DramState, DramStatus, IoBuf, MemoryDevice,
+};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::Shelf;
 use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
-use crate::status::LogMemory;
+use crate::status::{LogMemory, PoolEvent};
 use crate::{OpenWith, Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
 
 /// A device that says of itself what such memory does.
-struct Memory(Device);
+struct Memory {
+    inner: Device,
+    needs_mirror: bool,
+    changes: RefCell<Vec<DramChange>>,
+    saves: Cell<u64>,
+}
+
+impl Memory {
+    fn new(inner: Device, needs_mirror: bool) -> Rc<Self> {
+        let (changes, saves) = (RefCell::default(), Cell::new(0));
+        Rc::new(Self { inner, needs_mirror, changes, saves })
+    }
+}
 
 impl Layer for Memory {
     fn inner(&self) -> &dyn BlockDevice {
-        &*self.0
+        &*self.inner
+    }
+    fn save(&self) -> DeviceFuture<'_, ()> {
+        self.saves.set(self.saves.get() + 1);
+        let (from, to) = (DramState::Armed, DramState::Saved);
+        self.changes.borrow_mut().push(DramChange { from, to, reason: None });
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn take_dram_changes(&self) -> Vec<DramChange> {
+        self.changes.take()
     }
     fn dram(&self) -> Option<DramStatus> {
         Some(DramStatus {
@@ -29,7 +54,7 @@ impl Layer for Memory {
             memory: "m".to_owned(),
             ups: None,
             is_persistent: false,
-            needs_mirror: true,
+            needs_mirror: self.needs_mirror,
             has_backup: false,
             unsaved_bytes: 0,
             save_secs: 0,
@@ -44,7 +69,7 @@ fn opener(rack: &Rc<Rack>) -> Rc<dyn Opener> {
     let rack = rack.clone();
     OpenWith::new(1, move |name| {
         let device = rack.open_here(name)?;
-        Ok(if name == "m" { Rc::new(Memory(device)) } else { device })
+        Ok(if name == "m" { Memory::new(device, true) } else { device })
     })
 }
 
@@ -112,5 +137,51 @@ fn the_other_side_has_what_memory_lost() {
         // What is in its place now is a side again.
         pool.replace("m", None, false).await.unwrap();
         assert_eq!(memory_of(&pool).state, "ARMED");
+    });
+}
+
+/// A pool of `a` with a log on `m` and `far`, and the device in memory, which needs no mirror.
+async fn protected(log: &[&str]) -> (Rc<Pool>, Rc<Memory>, Rc<Shelf>) {
+    let memory = Memory::new(Rc::new(MemoryDevice::new("m", SIZE)), false);
+    let plain = ["a", "far"].map(|name| Rc::new(MemoryDevice::new(name, SIZE)) as Device);
+    let shelf = Shelf::new(plain.into_iter().chain([memory.clone() as Device]));
+    let mine = shelf.clone();
+    let opener = OpenWith::new(1, move |name| mine.open_alone(name));
+    let wanted = spec(Layout::Raid0, &["a"], log);
+    (Pool::create(opener, "tank", &wanted).await.unwrap(), memory, shelf)
+}
+
+#[test]
+fn memory_with_protection_of_its_own_is_shown_as_it_is_and_tells_of_its_changes() {
+    Runtime::simulated(4058).block_on(async {
+        let (pool, memory, _) = protected(&["m"]).await;
+        let shown = pool.status().logs[0].memory.clone().unwrap();
+        assert_eq!((shown.state.as_str(), shown.is_mirrored), ("ARMED", false));
+        assert!(shown.survives.power_loss && !shown.survives.kernel_crash);
+        let change = DramChange { from: DramState::Armed, to: DramState::Saving, reason: None };
+        memory.changes.borrow_mut().push(change);
+        rt::sleep(Nanos::from_secs(2)).await;
+        let told = || {
+            let states = pool.events().into_iter().map(|event| match event {
+                PoolEvent::LogMemoryChanged { device, change } if device == "m" => change.to,
+                event => panic!("{event}"),
+            });
+            states.collect::<Vec<DramState>>()
+        };
+        assert_eq!(told(), [DramState::Saving]);
+        pool.export().await.unwrap();
+        // It was saved when nothing was to come any more.
+        assert_eq!((told(), memory.saves.get()), (vec![DramState::Saving, DramState::Saved], 1));
+    });
+}
+
+#[test]
+fn memory_that_is_taken_offline_is_saved_and_let_go() {
+    Runtime::simulated(4073).block_on(async {
+        let (pool, memory, shelf) = protected(&["m", "far"]).await;
+        pool.offline("m").await.unwrap();
+        assert_eq!(memory.saves.get(), 1);
+        shelf.open_alone("m").unwrap();
+        pool.export().await.unwrap();
     });
 }

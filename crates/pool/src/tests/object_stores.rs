@@ -152,8 +152,8 @@ fn a_store_is_called_silent_once_and_only_while_it_is() {
         assert_eq!(told(), []);
         stores[1].stats.borrow_mut().silent_for = Some(Nanos::from_secs(20));
         stores[1].stats.borrow_mut().silent_error = Some("connection refused".to_owned());
-        pool.look_at_stores();
-        pool.look_at_stores();
+        // The pool looks by itself.
+        rt::sleep(Nanos::from_secs(2)).await;
         assert_eq!(told(), [("b".to_owned(), true)]);
         let condition = pool.condition();
         let PoolCondition::StoreSilent { device, error, reserve: Some(reserve), .. } = condition
@@ -194,10 +194,19 @@ fn a_request_that_fails_alone_is_told_of_each_time_that_it_begins_to() {
             pool.events().iter().filter(is_it).count()
         };
         for times in 1..=2 {
-            stores[1].stats.borrow_mut().failing = vec![failing.clone()];
+            let later = FailingRequest { object: "data/2".to_owned(), ..failing.clone() };
+            stores[1].stats.borrow_mut().failing = vec![failing.clone(), later];
             pool.look_at_stores();
             pool.look_at_stores();
             assert_eq!(told(), times);
+            let condition = pool.condition();
+            let PoolCondition::StoreRequestFails { device, failing } = condition else {
+                panic!("{condition:?}");
+            };
+            assert_eq!((device.as_str(), failing.object.as_str()), ("b", "data/1"));
+            assert_eq!((failing.failing_secs, failing.attempts), (20, 5));
+            let text = pool.events().last().unwrap().to_string();
+            assert!(text.contains("data/1") && text.contains("access denied"), "{text}");
             stores[1].stats.borrow_mut().failing.clear();
             pool.look_at_stores();
         }
@@ -312,6 +321,81 @@ fn the_store_that_is_silent_for_longest_says_how_long_the_pool_goes_on() {
             }
             assert_eq!(pool.outage_reserve().unwrap().timeout_secs, Some(530));
         }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_durable_writes_is_announced_once_while_a_store_is_silent() {
+    Runtime::simulated(4070).block_on(async {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let pool = pool_in(stores.clone()).await;
+        let told = || {
+            let events = pool.events().into_iter().filter_map(|event| match event {
+                PoolEvent::OutageReserveLow { lasts_secs } => Some(lasts_secs),
+                _ => None,
+            });
+            events.collect::<Vec<u64>>()
+        };
+        let silent = |secs: Option<u64>| {
+            stores[1].stats.borrow_mut().silent_for = secs.map(Nanos::from_secs);
+            pool.look_at_stores();
+            pool.look_at_stores();
+        };
+        pool.set("outage_warning", "60").await.unwrap();
+        pool.set("device_timeout", "100").await.unwrap();
+        silent(Some(4));
+        // A single request may take as long.
+        assert!(!pool.events().iter().any(|e| matches!(e, PoolEvent::StoreSilent { .. })));
+        silent(Some(5));
+        let lasts = pool.events().into_iter().find_map(|event| match event {
+            PoolEvent::StoreSilent { lasts_secs, .. } => Some(lasts_secs),
+            _ => None,
+        });
+        assert_eq!(lasts, Some(Some(95)), "{:?}", pool.events());
+        silent(Some(40));
+        assert!(told().is_empty(), "60 seconds are no less");
+        silent(Some(41));
+        silent(Some(42));
+        assert_eq!(told(), [59]);
+        let text = pool.events().last().unwrap().to_string();
+        assert!(text.contains("59 s"), "{text}");
+        silent(None);
+        silent(Some(70));
+        assert_eq!(told(), [59, 30]);
+        silent(None);
+        // What is left is short, and the store is there.
+        pool.set("device_timeout", "10").await.unwrap();
+        silent(None);
+        pool.set("outage_warning", "off").await.unwrap();
+        silent(Some(9));
+        assert_eq!(told(), [59, 30]);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_now_says_how_long_memory_and_log_last() {
+    Runtime::simulated(4071).block_on(async {
+        let stores = ["a", "b"].map(|name| InStore::new(name, ObjectStats::default()));
+        let pool = pool_in(stores).await;
+        pool.set("device_timeout", "off").await.unwrap();
+        let idle = pool.outage_reserve().unwrap();
+        assert_eq!((idle.secs, idle.limit, idle.timeout_secs), (None, None, None));
+        assert!(idle.log_free_bytes > 0 && idle.log_free_bytes <= pool.log.capacity_bytes());
+        assert_eq!(idle.memory_free_bytes, pool.dirty.throttle.limit_bytes());
+        pool.create_volume(&volume(64 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..40 {
+            v.write(at << 16, stamp(65536, at), true).await.unwrap();
+            rt::sleep(Nanos::from_millis(500)).await;
+        }
+        let busy = pool.outage_reserve().unwrap();
+        // 128 KiB a second, over the last ten seconds or so.
+        assert!((90_000..150_000).contains(&busy.write_bytes_per_sec), "{busy:?}");
+        assert!((90_000..200_000).contains(&busy.log_bytes_per_sec), "{busy:?}");
+        assert!(busy.secs.is_some() && busy.limit.is_some(), "{busy:?}");
+        drop(v);
         pool.export().await.unwrap();
     });
 }
