@@ -49,6 +49,7 @@ mod first_writes;
 mod full_configurations;
 mod full_transfers;
 mod groups;
+mod heartbeats;
 mod holes;
 mod import_refusals;
 mod import_remarks;
