@@ -101,7 +101,7 @@ mod tests {
         let cost = StorePrices::parse("month=1").unwrap().cost(&store);
         assert_eq!((cost.requests, cost.egress, cost.stored_a_month), (0.0, 0.0, 100.0));
         let most = StorePrices::parse("month=999999.999999").unwrap().cost(&store);
-        assert_eq!(most.stored_a_month, 99_999_999.9999);
+        assert_eq!(most.stored_a_month, 99_999_999.999_9);
     }
 
     #[test]
