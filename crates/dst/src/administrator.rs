@@ -95,7 +95,7 @@ impl<P: Pool> Administrator<P> {
             Admin::Set { property, value } => Some(self.pool.set(property, value).await),
             Admin::Service { volume, name, value } => {
                 self.model.usable(*volume, 0, 1)?;
-                Some(self.pool.set_service(&self.model.name_of(*volume), name, value).await)
+                self.set_service(*volume, name, value).await
             }
             Admin::Reserve { volume, is_thick } => {
                 self.model.usable(*volume, 0, 1)?;
@@ -227,7 +227,10 @@ impl<P: Pool> Administrator<P> {
     /// Has a volume reserve its space, or not. `None` when there is not enough, or blocks of the
     /// volume are shared or compressed.
     async fn reserve(&self, volume: u32, is_thick: bool) -> Option<Result<(), Refusal>> {
-        let was_sparse = self.model.update(volume, |v| v.is_sparse)?;
+        let was_sparse = self.model.update(volume, |v| {
+            v.is_reserving = true;
+            v.is_sparse
+        })?;
         if !is_thick {
             self.model.update(volume, |v| v.is_sparse = true);
         }
@@ -239,6 +242,23 @@ impl<P: Pool> Administrator<P> {
         }
         let is_excused = is_thick && was_sparse && outcome.is_err();
         self.model.count("reservations refused", u64::from(is_excused));
+        let is_certain = outcome.is_ok() || is_excused;
+        self.model.update(volume, |v| v.is_reserving = !is_certain);
+        (!is_excused).then_some(outcome)
+    }
+
+    /// Sets how blocks of a volume are stored, or a limit. `None` when it is refused and may be:
+    /// the volume reserves its space, or the power failed while that was being changed.
+    async fn set_service(
+        &self,
+        volume: u32,
+        name: &str,
+        value: &str,
+    ) -> Option<Result<(), Refusal>> {
+        let outcome = self.pool.set_service(&self.model.name_of(volume), name, value).await;
+        let may_be_thick = self.model.update(volume, |v| v.is_reserving || !v.is_sparse)?;
+        let is_excused = outcome.is_err() && may_be_thick;
+        self.model.count("services refused beside a reservation", u64::from(is_excused));
         (!is_excused).then_some(outcome)
     }
 

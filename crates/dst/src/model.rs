@@ -56,6 +56,8 @@ pub struct VolumeModel {
     pub sync_varies: bool,
     /// Its writes may be refused for want of space.
     pub is_sparse: bool,
+    /// Whether it reserves its space is being changed, or the answer never came.
+    pub is_reserving: bool,
     /// Its space is reserved for writes that were issued since then, by the history's clock.
     pub thick_since: u64,
     /// Clients use it although its creation is not answered.
@@ -402,6 +404,7 @@ impl Model {
             sync: Some(Sync::Standard),
             sync_varies: false,
             is_sparse: false,
+            is_reserving: false,
             thick_since: 0,
             is_visible: false,
             gap_sectors: 0,
