@@ -257,7 +257,9 @@ impl<P: Pool> Administrator<P> {
     ) -> Option<Result<(), Refusal>> {
         let outcome = self.pool.set_service(&self.model.name_of(volume), name, value).await;
         let may_be_thick = self.model.update(volume, |v| v.is_reserving || !v.is_sparse)?;
-        let is_excused = outcome.is_err() && may_be_thick;
+        // Limits, and storing blocks as they are, are no matter of what is reserved.
+        let needs_sparse = matches!(name, "compression" | "dedup") && value != "off";
+        let is_excused = outcome.is_err() && may_be_thick && needs_sparse;
         self.model.count("services refused beside a reservation", u64::from(is_excused));
         (!is_excused).then_some(outcome)
     }

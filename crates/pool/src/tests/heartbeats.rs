@@ -85,7 +85,7 @@ impl Script for Beats {
     }
 }
 
-/// A pool of groups on devices of which some are in a store, idle for a minute.
+/// A pool that was idle for a minute. Some of its devices are in a store.
 async fn idle(layout: Layout, groups: &[&[&str]], stored: &[&str]) -> (Rc<Pool>, Rc<Beats>) {
     let device = |name: &&str| -> Device {
         match stored.contains(name) {
