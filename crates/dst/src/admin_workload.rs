@@ -33,7 +33,8 @@ pub struct AdminWorkload {
     log_needs_mirror: bool,
     /// New groups are mirrors.
     mirrors: bool,
-    raid: Raid,
+    /// Groups are mirrors, whose copies come and go.
+    has_copies: bool,
     /// Each group is one disk.
     is_single: bool,
     /// Sectors of volumes that were destroyed in a nearly full pool.
@@ -65,7 +66,7 @@ impl AdminWorkload {
             log: spec.log_range().collect(),
             log_needs_mirror: spec.log.sides() > 1 && fault_plan.strikes_log(spec),
             mirrors: spec.raid != Raid::Raid0,
-            raid: spec.raid,
+            has_copies: spec.raid == Raid::Mirror && spec.last_group.is_none(),
             is_single: spec.data_disks == spec.groups,
             free_sectors: 0,
         }
@@ -144,7 +145,7 @@ impl AdminWorkload {
 
     /// Adds groups and copies, and removes copies.
     fn structure(&mut self, rng: &mut Rng) -> Option<Manage> {
-        let copies = self.raid == Raid::Mirror;
+        let copies = self.has_copies;
         match rng.below(3) {
             0 if copies || self.is_single => {
                 let spare = self.spares.pop()?;

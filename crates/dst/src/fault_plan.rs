@@ -69,11 +69,10 @@ impl FaultPlan {
                 victims.push(left.swap_remove(rng.below(left.len() as u64) as usize));
             }
         };
-        let parity = spec.parity();
         match level {
             Level::CrashOnly => {}
             Level::Within => {
-                for group in spec.group_ranges() {
+                for (group, parity) in spec.groups_with_parity() {
                     choose(group, rng.between(0, parity as u64) as usize, rng);
                 }
                 // Memory is lost with the power, so faults spare its mirror.
@@ -89,7 +88,8 @@ impl FaultPlan {
                     choose(spec.log_range(), spec.log.disks(), rng);
                 } else {
                     let which = if spec.groups > 1 { rng.below(spec.groups as u64) } else { 0 };
-                    let group = spec.group_ranges().nth(which as usize).expect("it has so many");
+                    let mut groups = spec.groups_with_parity();
+                    let (group, parity) = groups.nth(which as usize).expect("it has so many");
                     let most = group.len() as u64;
                     let least = (parity as u64 + 1).min(most);
                     choose(group, rng.between(least, most) as usize, rng);
@@ -130,7 +130,7 @@ impl FaultPlan {
     #[must_use]
     pub fn successors(&self, spec: &PoolSpec, rng: &mut Rng) -> Vec<usize> {
         let mut out = Vec::new();
-        let groups = spec.group_ranges().map(|range| (range, spec.parity()));
+        let groups = spec.groups_with_parity();
         let rings = spec.ring_ranges().map(|range| (range, spec.log.sides() - 1));
         for (range, most) in groups.chain(rings) {
             let mut left: Vec<usize> = range.collect();
@@ -224,7 +224,7 @@ impl FaultPlan {
     #[must_use]
     pub fn removable(&self, spec: &PoolSpec, rng: &mut Rng) -> Vec<usize> {
         let mut out = Vec::new();
-        let groups = spec.group_ranges().map(|range| (range, spec.parity()));
+        let groups = spec.groups_with_parity();
         let rings = spec.ring_ranges().map(|range| (range, spec.log.sides() - 1));
         for (range, most) in groups.chain(rings) {
             let (mut first, mut then): (Vec<usize>, Vec<usize>) =

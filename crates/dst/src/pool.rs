@@ -121,19 +121,24 @@ fn names(disks: &[Device]) -> Vec<String> {
     disks.iter().map(|disk| disk.name().to_owned()).collect()
 }
 
+fn layout_of(raid: Raid) -> Layout {
+    match raid {
+        Raid::Raid0 => Layout::Raid0,
+        Raid::Mirror => Layout::Mirror,
+        Raid::Z1 => Layout::Raidz1,
+        Raid::Z2 => Layout::Raidz2,
+        Raid::Z3 => Layout::Raidz3,
+    }
+}
+
 impl Subject for Forebay {
     type Pool = ForebayPool;
 
     async fn create(&self, disks: &[Device], spec: &PoolSpec) -> Result<ForebayPool, Refusal> {
-        let layout = match spec.raid {
-            Raid::Raid0 => Layout::Raid0,
-            Raid::Mirror => Layout::Mirror,
-            Raid::Z1 => Layout::Raidz1,
-            Raid::Z2 => Layout::Raidz2,
-            Raid::Z3 => Layout::Raidz3,
-        };
         let of = |range: std::ops::Range<usize>| names(&disks[range]);
-        let groups = spec.group_ranges().map(|r| GroupSpec { layout, devices: of(r) });
+        let groups = spec
+            .groups_with_raid()
+            .map(|(range, raid)| GroupSpec { layout: layout_of(raid), devices: of(range) });
         let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
         let (groups, logs) = (groups.collect(), logs.collect());
         let (spares, caches) = (of(spec.hot_spare_range()), of(spec.cache_range()));
@@ -142,7 +147,8 @@ impl Subject for Forebay {
         properties.entry("failmode".into()).or_insert_with(|| "continue".into());
         // Reads from memory would hide what the disks hold.
         properties.entry("cache_size".into()).or_insert_with(|| "off".into());
-        let force = false;
+        // Groups of different kinds.
+        let force = spec.last_group.is_some();
         let wanted =
             forebay_pool::spec::PoolSpec { groups, logs, caches, spares, properties, force };
         self.known.set((0, Told::default()));

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::disks::Disks;
 use crate::exhaustive::{Depth, explore_shard};
-use crate::fault_plan::Level;
+use crate::fault_plan::{FaultPlan, Level};
 use crate::generate::{Aim, Constraints, generate};
 use crate::reference_pool::{Flaw, Reference};
 use crate::scenario::{
@@ -27,6 +27,7 @@ fn one_disk() -> PoolSpec {
         log: LogShape::None,
         data_disks: 1,
         groups: 1,
+        last_group: None,
         spare_disks: 0,
         hot_spares: 0,
         cache_disks: 0,
@@ -198,6 +199,32 @@ fn rare_classes_are_drawn() {
     let usual = all(&constraints);
     assert!(usual.iter().filter(|s| hot(s)).count() > 10);
     assert!(usual.iter().any(|s| s.boots.iter().any(|boot| boot.map_rot.is_some())));
+}
+
+#[test]
+fn groups_of_other_kinds_lose_as_many_disks_as_each_of_them_can_spare() {
+    let constraints =
+        Constraints { level: Some(Level::Within), manage: true, ..Constraints::default() };
+    let drawn = (0..4000).map(|seed| generate(Seed(seed), &constraints).spec);
+    let mixed: Vec<PoolSpec> = drawn.filter(|spec| spec.last_group.is_some()).collect();
+    let mut met = BTreeSet::new();
+    for spec in &mixed {
+        let groups: Vec<_> = spec.groups_with_parity().collect();
+        let struck = |plan: &FaultPlan, disks: &std::ops::Range<usize>| {
+            plan.victims().iter().filter(|disk| disks.contains(disk)).count()
+        };
+        for seed in 0..20 {
+            let plan = FaultPlan::draw(spec, Level::Within, &mut Seed(seed).rng());
+            let counts = groups.iter().map(|(disks, parity)| (struck(&plan, disks), *parity));
+            for (count, parity) in counts {
+                assert!(count <= parity, "{count} of {parity} disks of {spec:?}");
+                met.insert((count, parity));
+            }
+        }
+    }
+    // A mirror of five disks can spare four.
+    let all = (0..=4).flat_map(|parity| (0..=parity).map(move |count| (count, parity)));
+    assert_eq!(met, all.collect(), "of {} pools", mixed.len());
 }
 
 #[test]

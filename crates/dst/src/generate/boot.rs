@@ -201,7 +201,7 @@ fn draw_crash_point(plan: &BootPlan<'_>, commands: u64, rng: &mut Rng) -> CrashP
 /// journal has a second copy. Only one copy may be struck, so the rot comes only once. What a pool
 /// wrote while it had a copy in a store has no second one for a moment when that is detached.
 pub(super) fn rot_map_in(boots: &mut [Boot], spec: &PoolSpec, level: Level, rng: &mut Rng) {
-    let has_parity = spec.raid.parity(spec.data_disks) > 0;
+    let has_parity = spec.parity() > 0;
     if level != Level::Within || has_parity || object_stores::has_copies(spec) {
         return;
     }

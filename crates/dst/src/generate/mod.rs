@@ -49,6 +49,8 @@ mod wide_volumes;
 pub use aim::Aim;
 pub use constraints::Constraints;
 
+/// How many of a thousand pools of several groups have one of another kind.
+const MIXED_GROUPS_PER_MILLE: u64 = 400;
 /// How many of a thousand scenarios have a nearly full pool.
 const NEARLY_FULL_PER_MILLE: u64 = 80;
 /// How many of a thousand usual scenarios have properties other than the default.
@@ -442,6 +444,7 @@ fn draw_pool(
     }
     if constraints.manage {
         add_groups_and_rings(&mut spec, &mut seed.derive("several").rng());
+        mix_groups(&mut spec, &mut seed.derive("kinds of groups").rng());
         spec.spare_disks = seed.derive("spares").rng().below(3) as usize;
         let rng = &mut seed.derive("hot spares").rng();
         let per_mille = match class.aim {
@@ -490,6 +493,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         log,
         data_disks,
         groups: 1,
+        last_group: None,
         spare_disks: 0,
         hot_spares: 0,
         cache_disks: 0,
@@ -534,13 +538,22 @@ fn add_groups_and_rings(spec: &mut PoolSpec, rng: &mut Rng) {
     };
 }
 
+/// Gives the last of several groups another kind. A pool with redundancy keeps it.
+fn mix_groups(spec: &mut PoolSpec, rng: &mut Rng) {
+    let width = spec.data_disks / spec.groups;
+    if spec.groups == 1 || width == 1 || !rng.chance(MIXED_GROUPS_PER_MILLE) {
+        return;
+    }
+    let kinds = [(Raid::Mirror, 2), (Raid::Z1, 3), (Raid::Z2, 4), (Raid::Z3, 5)];
+    let able = kinds.iter().filter(|(raid, least)| *least <= width && *raid != spec.raid);
+    let able: Vec<Raid> = able.map(|(raid, _)| *raid).collect();
+    spec.last_group = able.get(rng.below(able.len().max(1) as u64) as usize).copied();
+}
+
 /// The size in sectors of volumes that nearly fill a pool of this shape.
 fn nearly_all(spec: &PoolSpec, rng: &mut Rng) -> u64 {
-    let width = spec.data_disks / spec.groups;
-    let columns = match spec.raid {
-        Raid::Mirror => 1,
-        _ => width - spec.parity(),
-    } * spec.groups;
+    let columns: usize =
+        spec.groups_with_parity().map(|(disks, parity)| disks.len() - parity).sum();
     (columns as u64 * rng.between(26, 42)) << 11
 }
 

@@ -107,9 +107,9 @@ fn strike_in_turn(boot: &mut Boot, plan: &BootPlan<'_>, at_command: u64, rng: &m
         boot.faults.push(TimedFault { at_command, disk, fault });
     };
     let delay = rng.between(10, 200);
-    for group in plan.spec.group_ranges() {
+    for (group, parity) in plan.spec.groups_with_parity() {
         let mut left: Vec<usize> = group.collect();
-        for _ in 0..plan.spec.parity() {
+        for _ in 0..parity {
             let disk = left.swap_remove(rng.below(left.len() as u64) as usize);
             let (trigger, failure) = (Trigger::once(Ops::WRITE), Failure::Eio);
             fault(at_command, disk, Fault::Error { trigger, failure, effect: Effect::None });

@@ -1,6 +1,7 @@
 //! The shape of a pool: its disks, how data is spread over them, and where its log lives.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -79,9 +80,12 @@ pub struct PoolSpec {
     pub log: LogShape,
     /// Number of data disks.
     pub data_disks: usize,
-    /// Number of equal groups that the data disks form.
+    /// Number of groups that the data disks form, with as many disks each.
     #[serde(default = "one")]
     pub groups: usize,
+    /// How the last group spreads data, where it does so in another way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_group: Option<Raid>,
     /// Number of disks that are outside the pool at first.
     pub spare_disks: usize,
     /// How many of these, the first ones, the pool may take when one of its own fails.
@@ -128,20 +132,35 @@ fn one() -> usize {
 }
 
 impl PoolSpec {
-    /// How many disks of each group may fail.
+    /// How many disks of every group may fail.
     #[must_use]
     pub fn parity(&self) -> usize {
-        self.raid.parity(self.data_disks / self.groups)
+        self.groups_with_parity().map(|(_, parity)| parity).min().unwrap_or(0)
+    }
+
+    /// Numbers of the disks of each group, and how many of them may fail.
+    pub fn groups_with_parity(&self) -> impl Iterator<Item = (Range<usize>, usize)> + use<> {
+        self.groups_with_raid().map(|(disks, raid)| {
+            let parity = raid.parity(disks.len());
+            (disks, parity)
+        })
+    }
+
+    /// Numbers of the disks of each group, and how it spreads data.
+    pub fn groups_with_raid(&self) -> impl Iterator<Item = (Range<usize>, Raid)> + use<> {
+        let (raid, last, count) = (self.raid, self.last_group, self.groups);
+        let of = move |group| last.filter(|_| group + 1 == count).unwrap_or(raid);
+        self.group_ranges().enumerate().map(move |(group, disks)| (disks, of(group)))
     }
 
     /// Numbers of the disks of each group.
-    pub fn group_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+    pub fn group_ranges(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let width = self.data_disks / self.groups;
         (0..self.groups).map(move |group| group * width..(group + 1) * width)
     }
 
     /// Numbers of the disks of each log ring.
-    pub fn ring_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+    pub fn ring_ranges(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (log, sides) = (self.log_range(), self.log.sides());
         log.step_by(sides).map(move |first| first..first + sides)
     }
@@ -166,20 +185,20 @@ impl PoolSpec {
 
     /// Numbers of the cache devices.
     #[must_use]
-    pub fn cache_range(&self) -> std::ops::Range<usize> {
+    pub fn cache_range(&self) -> Range<usize> {
         self.disks() - self.cache_disks..self.disks()
     }
 
     /// Numbers of the disks that the pool may take when one of its own fails.
     #[must_use]
-    pub fn hot_spare_range(&self) -> std::ops::Range<usize> {
+    pub fn hot_spare_range(&self) -> Range<usize> {
         let first = self.data_disks + self.log.disks();
         first..first + self.hot_spares
     }
 
     /// Numbers of the log disks that are backup devices of log devices in memory.
     #[must_use]
-    pub fn memory_log_range(&self) -> std::ops::Range<usize> {
+    pub fn memory_log_range(&self) -> Range<usize> {
         let first = self.log_range().start;
         first..first + self.memory_logs
     }
@@ -191,14 +210,14 @@ impl PoolSpec {
 
     /// Numbers of the log disks on other hosts.
     #[must_use]
-    pub fn remote_log_range(&self) -> std::ops::Range<usize> {
+    pub fn remote_log_range(&self) -> Range<usize> {
         let end = self.log_range().end;
         end - self.remote_logs..end
     }
 
     /// Numbers of the log disks.
     #[must_use]
-    pub fn log_range(&self) -> std::ops::Range<usize> {
+    pub fn log_range(&self) -> Range<usize> {
         self.data_disks..self.data_disks + self.log.disks()
     }
 }

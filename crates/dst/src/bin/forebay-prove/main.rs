@@ -50,6 +50,7 @@ fn one_disk() -> Option<PoolSpec> {
         log: LogShape::None,
         data_disks: 1,
         groups: 1,
+        last_group: None,
         spare_disks: 0,
         hot_spares: 0,
         cache_disks: 0,

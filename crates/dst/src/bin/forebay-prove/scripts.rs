@@ -111,6 +111,7 @@ fn shape(raid: Raid, width: usize, log: LogShape) -> PoolSpec {
         log,
         data_disks: width,
         groups: 1,
+        last_group: None,
         spare_disks: 0,
         hot_spares: 0,
         cache_disks: 0,
