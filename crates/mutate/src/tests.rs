@@ -8,7 +8,7 @@ use crate::edit::{Owner, render};
 use crate::finder::{Found, find};
 use crate::process::{Ended, Task, run};
 use crate::results::{Outcome, Results, Verdict};
-use crate::session::affordable;
+use crate::session::{Record, affordable, words_in_common};
 use crate::tree::Mutants;
 
 fn found(source: &str) -> Found {
@@ -175,13 +175,26 @@ fn a_slow_test_that_noticed_much_leaves_quick_ones_their_turn() {
     // How many mutants each has noticed, and how long it takes.
     let record = |at: usize| {
         let (noticed, millis) = [(9, 10_000), (3, 4_000), (0, 200), (0, 100), (1, 2_000)][at];
-        (noticed, Duration::from_millis(millis))
+        Record { near: 0, noticed, takes: Duration::from_millis(millis) }
     };
     let asked = |most| affordable((0..5).collect(), Duration::from_millis(most), record);
     assert_eq!(asked(5_000), [1, 3, 2]);
     assert_eq!(asked(20_000), [0, 1, 4, 3, 2]);
     // None fits, and one is asked in any case.
     assert_eq!(asked(50), [0]);
+    let nearer = |at: usize| Record { near: at % 2, ..record(at) };
+    assert_eq!(affordable((0..5).collect(), Duration::from_secs(5), nearer), [1, 3, 2]);
+    assert_eq!(affordable((0..5).collect(), Duration::from_secs(20), nearer), [1, 3, 0, 4, 2]);
+}
+
+#[test]
+fn tests_that_name_the_module_of_a_mutant_are_nearest() {
+    let near = |test| words_in_common("crates/pool/src/commit/trim.rs", test);
+    assert_eq!(near("commit::trim::tests::nothing_is_discarded"), 2);
+    assert_eq!(near("tests::blocks_after_a_trim"), 1);
+    assert_eq!(near("tests::blocks_that_were_trimmed"), 0);
+    assert_eq!(words_in_common("crates/pool/src/import/mod.rs", "import::mod_tests"), 1);
+    assert_eq!(words_in_common("crates/pool/src/lib.rs", "tests::lib"), 0);
 }
 
 #[test]
