@@ -77,6 +77,7 @@ mod promotions;
 pub(crate) mod rack;
 mod received_parts;
 mod repacking;
+mod repairs;
 mod reports;
 mod reservations;
 mod resilvers;

@@ -6,7 +6,7 @@ use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
-use crate::spec::PoolSpec;
+use crate::spec::{LogSpec, PoolSpec};
 use crate::status::{Health, VdevStatus};
 use crate::{AdminError, CandidateError, Pool, describe_content};
 
@@ -177,5 +177,33 @@ fn only_a_label_is_cleared_and_one_that_counts_only_with_force() {
         Pool::create(rack.host(1), "tank", &data).await.unwrap().destroy().await.unwrap();
         clear("a", false).await.unwrap();
         assert!(matches!(clear("a", false).await, Err(AdminError::NoLabel { .. })));
+    });
+}
+
+#[test]
+fn mirrors_of_log_devices_are_numbered_after_the_groups_of_data_devices() {
+    Runtime::simulated(7421).block_on(async {
+        let rack = Rack::new(&PATHS, SIZE);
+        let log = |paths: &[&str]| LogSpec { devices: names(paths) };
+        let logs = vec![log(&["x/l", "l"]), log(&["y/k", "x/k"])];
+        let shape = PoolSpec { logs, ..shape(&[]) };
+        let pool = Pool::create(rack.host(1), "tank", &shape).await.unwrap();
+        let shown = || {
+            let status = pool.status();
+            let all = status.groups.into_iter().chain(status.logs);
+            let first = |vdev: VdevStatus| (vdev.name.clone(), vdev.children[0].name.clone());
+            all.map(first).collect::<Vec<_>>()
+        };
+        let named = |pairs: &[(&str, &str)]| {
+            let own = |(name, first): &(&str, &str)| ((*name).to_owned(), (*first).to_owned());
+            pairs.iter().map(own).collect::<Vec<_>>()
+        };
+        let groups = [("mirror-0", "x/a"), ("mirror-1", "y/b")];
+        let of = |logs: &[(&str, &str)]| named(&[&groups, logs].concat());
+        assert_eq!(shown(), of(&[("mirror-2", "x/l"), ("mirror-3", "y/k")]));
+        // The one that is left keeps its name.
+        pool.remove("mirror-2").await.unwrap();
+        assert_eq!(shown(), of(&[("mirror-3", "y/k")]));
+        pool.export().await.unwrap();
     });
 }
