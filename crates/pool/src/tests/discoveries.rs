@@ -9,9 +9,9 @@ use forebay_units::{Layout, Nanos};
 use super::imports::{make, until_crash, write};
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
-use crate::Pool;
-use crate::spec::PoolSpec;
+use crate::spec::{ImportOptions, PoolSpec};
 use crate::status::{FoundPool, Health, Importable, VdevKind, VdevNote};
+use crate::{ImportErrorKind, Pool};
 
 const ALL: [&str; 7] = ["a", "b", "c", "d", "l", "m", "k"];
 const SIZE: u64 = 64 << 20;
@@ -53,6 +53,45 @@ fn a_log_without_a_side_is_degraded_and_without_all_it_degrades_the_pool() {
         rack.pull(&["m"]);
         let without = Importable::WithoutLog { loses_writes: false };
         assert_eq!(states().await, (degraded, Health::Unavail, without));
+    });
+}
+
+#[test]
+fn a_pool_is_as_well_as_its_worst_group() {
+    Runtime::simulated(7422).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        make(&rack, Layout::Raidz1, &["a", "b", "c"], &[]).await.export().await.unwrap();
+        let states = async || {
+            let found = seen(&rack).await;
+            (found.state, found.groups[0].state)
+        };
+        assert_eq!(states().await, (Health::Online, Health::Online));
+        rack.pull(&["c"]);
+        assert_eq!(states().await, (Health::Degraded, Health::Degraded));
+        rack.pull(&["b"]);
+        assert_eq!(states().await, (Health::Unavail, Health::Unavail));
+    });
+}
+
+#[test]
+fn a_pool_that_cannot_be_imported_is_unavailable_although_its_devices_are_there() {
+    Runtime::simulated(7423).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        make(&rack, Layout::Mirror, &["a", "b"], &[]).await.export().await.unwrap();
+        let force = ImportOptions { force: true, ..ImportOptions::default() };
+        for (mine, other) in [("a", "b"), ("b", "a")] {
+            rack.pull(&[other]);
+            let pool = super::imports::import(&rack, 1, &force).await.unwrap();
+            pool.export().await.unwrap();
+            let found = seen(&rack).await;
+            assert_eq!((found.state, found.paths), (Health::Degraded, names(&[mine])));
+            rack.put_back(&[other]);
+        }
+        let found = seen(&rack).await;
+        assert_eq!(found.state, Health::Unavail);
+        let is_right =
+            matches!(found.importable, Importable::Refused(ImportErrorKind::Diverged { .. }));
+        assert!(is_right, "{:?}", found.importable);
     });
 }
 

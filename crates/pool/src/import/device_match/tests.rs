@@ -66,6 +66,15 @@ fn a_root_whose_configuration_is_gone_names_the_devices_that_have_it() {
             if *root == newest && *holders == ["a", "c"]),
             "{refused:?}"
         );
+        let has_older = |refused| match refused {
+            ImportErrorKind::NoConfiguration { has_older, .. } => has_older,
+            other => panic!("{other:?}"),
+        };
+        assert!(has_older(refused), "a rewind helps");
+        for root in crashed.found.iter_mut().flat_map(|found| &mut found.label.roots) {
+            root.config_sum ^= 2;
+        }
+        assert!(!has_older(newest_root(&crashed.all(), 0).unwrap_err()), "no rewind helps");
     });
 }
 
