@@ -26,6 +26,8 @@ pub struct Mutant {
     pub column: usize,
     /// What changes.
     pub change: String,
+    /// Its function and the text of its line, which say what it is about.
+    pub context: String,
 }
 
 impl Mutant {
@@ -101,7 +103,9 @@ impl Finder<'_> {
         let number = self.next;
         self.next += 1;
         let file = self.file.to_owned();
-        self.found.mutants.push(Mutant { number, file, line, column, change });
+        let text = self.source.lines().nth(line - 1).unwrap_or_default();
+        let context = format!("{} {text}", self.names.join("::"));
+        self.found.mutants.push(Mutant { number, file, line, column, change, context });
         Part::Mutant(number, written.to_owned())
     }
 

@@ -10,6 +10,7 @@ pub mod probes;
 mod process;
 pub mod results;
 pub mod session;
+pub mod subject;
 pub mod switch;
 pub mod tree;
 mod values;

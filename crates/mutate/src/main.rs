@@ -15,6 +15,7 @@ use forebay_mutate::patches;
 use forebay_mutate::probes::probes;
 use forebay_mutate::results::{Outcome, Results};
 use forebay_mutate::session::Session;
+use forebay_mutate::subject::Subjects;
 use forebay_mutate::tree::{Mutants, Tree, write_if_changed};
 
 /// Builds all mutants at once, and runs each against the tests and scenarios that reach it.
@@ -106,6 +107,7 @@ fn run(options: &Options) -> io::Result<()> {
             budget: options.budget.max(1),
             until: begun.checked_add(limit).unwrap_or(begun + Duration::from_secs(1 << 30)),
             results: Mutex::new(&mut results),
+            subjects: Subjects::new(probes.iter().map(|probe| probe.name.as_str())),
             noticed: Mutex::new(BTreeMap::new()),
         };
         let ran = session.run(&mutants, options.jobs)?;

@@ -105,7 +105,8 @@ pub fn find(root: &Path, patches: &[Patch]) -> io::Result<Mutants> {
             text.put_in(number, hunks).map_err(|why| refused(&why))?;
         }
         let (file, line, change) = (first.file.clone(), first.line, patch.name.clone());
-        all.mutants.push(Mutant { number, file, line, column: 1, change });
+        let context = String::new();
+        all.mutants.push(Mutant { number, file, line, column: 1, change, context });
     }
     for (file, text) in texts {
         all.sources.insert(file.to_owned(), text.into_source());

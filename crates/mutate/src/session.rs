@@ -1,7 +1,7 @@
 //! A mutation run: each mutant against what reaches it, until something notices.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -11,6 +11,7 @@ use crate::finder::Mutant;
 use crate::probes::{Kind, Probe, command, is_failure};
 use crate::process::{Ended, Task, run};
 use crate::results::{Outcome, Results, Verdict};
+use crate::subject::Subjects;
 
 /// The first processes of a mutant take about this long; later ones more and more.
 const FIRST_CHUNK: Duration = Duration::from_millis(300);
@@ -29,8 +30,8 @@ const STAGES: [(Outcome, Duration); 3] = [
     (Outcome::OtherTest, Duration::from_secs(1)),
 ];
 
-/// Words of paths that say nothing of what a file is about.
-const NO_SUBJECT: [&str; 4] = ["lib", "mod", "main", "tests"];
+/// As many noticed mutants count as much as being near.
+const MOST_NOTICED: u32 = 12;
 
 /// What the threads of a run share.
 pub struct Session<'a> {
@@ -42,33 +43,24 @@ pub struct Session<'a> {
     pub until: Instant,
     /// Where results go.
     pub results: Mutex<&'a mut Results>,
-    /// How many mutants each probe has noticed.
-    pub noticed: Mutex<BTreeMap<usize, u32>>,
+    /// The words of the probes.
+    pub subjects: Subjects,
+    /// How many mutants of a file each probe has noticed.
+    pub noticed: Mutex<BTreeMap<(String, usize), u32>>,
 }
 
 /// What is known of a probe before it is asked about a mutant.
 pub(crate) struct Record {
-    /// Words that its name has in common with the mutant's file.
-    pub near: usize,
-    /// Mutants that it has noticed.
+    /// How near its name is to what the mutant is about.
+    pub near: u32,
+    /// Mutants of the same file that it has noticed.
     pub noticed: u32,
     /// Processor time that it takes without a mutant.
     pub takes: Duration,
 }
 
-/// How many words of a source file's path a test has in its name: `src/commit/trim.rs` has two in
-/// common with `commit::trim::tests::a_test`. All tests of a crate may reach what each of them
-/// needs to begin with, and those that are about it are seldom the quickest.
-pub(crate) fn words_in_common(file: &str, test: &str) -> usize {
-    let inner = file.split_once("/src/").map_or(file, |(_, inner)| inner);
-    let of_test: BTreeSet<&str> = test.split([':', '_']).collect();
-    let of_file: BTreeSet<&str> = inner.trim_end_matches(".rs").split(['/', '_']).collect();
-    of_file.iter().filter(|word| !NO_SUBJECT.contains(word) && of_test.contains(*word)).count()
-}
-
-/// Probes in the order in which they are asked: those nearest to the mutant first, of these the
-/// ones that noticed most mutants, then the quickest; as many as take `most` together, and at least
-/// one.
+/// Probes in the order in which they are asked: those first that are near to the mutant or noticed
+/// others of its file, then the quickest; as many as take `most` together, and at least one.
 pub(crate) fn affordable(
     mut asked: Vec<usize>,
     most: Duration,
@@ -76,7 +68,7 @@ pub(crate) fn affordable(
 ) -> Vec<usize> {
     asked.sort_by_cached_key(|at| {
         let Record { near, noticed, takes } = record(*at);
-        (Reverse((near, noticed)), takes)
+        (Reverse(near + noticed.min(MOST_NOTICED)), takes)
     });
     let first = asked.first().copied();
     // What takes long and noticed much must not take their turn from the quick ones behind it.
@@ -129,16 +121,16 @@ impl Session<'_> {
             Kind::Scenario => 1,
             Kind::Test(_) => 2,
         };
+        let near = self.subjects.near(&mutant.file, &mutant.context);
         let mut count = 0;
         for (stage, (outcome, most)) in STAGES.into_iter().enumerate() {
             let asked = reaching.iter().copied().filter(|at| stage_of(*at) == stage).collect();
             let asked = affordable(asked, most * self.budget, |at| {
                 let noticed = self.noticed.lock().expect("no panic under this lock");
-                let probe = &self.probes[at];
                 Record {
-                    near: words_in_common(&mutant.file, &probe.name),
-                    noticed: noticed.get(&at).copied().unwrap_or(0),
-                    takes: probe.takes,
+                    near: near[at],
+                    noticed: noticed.get(&(mutant.file.clone(), at)).copied().unwrap_or(0),
+                    takes: self.probes[at].takes,
                 }
             });
             count += asked.len();
@@ -194,7 +186,8 @@ impl Session<'_> {
         };
         let says = chunk.iter().find(|at| by.contains(&self.probes[**at].name));
         if let Some(at) = says {
-            *self.noticed.lock().expect("no panic under this lock").entry(*at).or_default() += 1;
+            let mut noticed = self.noticed.lock().expect("no panic under this lock");
+            *noticed.entry((mutant.file.clone(), *at)).or_default() += 1;
         }
         Ok(Some(says.map_or(by, |at| self.probes[*at].name.clone())))
     }
