@@ -470,3 +470,6 @@ impl Pool {
         runs.into_iter().map(|(len_bytes, hole)| Allocation { len_bytes, hole }).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

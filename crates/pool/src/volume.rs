@@ -480,3 +480,6 @@ impl BlockDevice for Volume {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(after.since(&after), Timings::default());
         assert_eq!(after.since(&Timings::default()), after);
         // Of a time that is not there any more nothing came.
-        let other = Timings(vec![(50, 1), (120, 7), (200, 3)]);
+        let other = Timings(vec![(50, 1), (60, 1), (70, 1), (120, 7), (200, 3)]);
         assert_eq!(after.since(&other), Timings(vec![(100, 2), (150, 4), (200, 2), (300, 1)]));
     }
 
@@ -107,6 +107,7 @@ mod tests {
         let timings = Timings(vec![(100, 98), (200, 1), (900, 1)]);
         let of = |quantile| timings.quantile(quantile).unwrap().0;
         assert_eq!((of(0.0), of(0.5), of(0.98), of(0.99), of(1.0)), (100, 100, 100, 200, 900));
+        assert_eq!(Timings(vec![(100, 1), (200, 1)]).quantile(0.0), Some(Nanos(100)));
         assert_eq!(Timings::default().quantile(0.5), None);
     }
 }

@@ -102,6 +102,28 @@ fn compressed_blocks_take_what_they_need_and_give_it_back() {
 }
 
 #[test]
+fn what_is_packed_after_an_import_leaves_alone_what_was_packed_before() {
+    Runtime::simulated(6150).block_on(async {
+        let volumes = [sparse("v", 64 * MIB, &[("compression", "lz4")])];
+        let (mut pool, shelf) = pool_of(&volumes, 256 * MIB).await;
+        for turn in 0..3 {
+            let v = pool.open_volume("v").unwrap();
+            v.write(turn * 4 * MIB, blocks(turn, 512, 1024), false).await.unwrap();
+            drop(v);
+            pool.sync().await.unwrap();
+            pool = imported_again(pool, &shelf).await;
+        }
+        let v = pool.open_volume("v").unwrap();
+        for turn in 0..3 {
+            expect(&v, turn * 4 * MIB, &blocks(turn, 512, 1024)).await;
+        }
+        assert!(pool.stats().compression.stored_bytes > 6 * MIB / 4);
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn incompressible_blocks_are_stored_as_they_are() {
     Runtime::simulated(1).block_on(async {
         let (pool, _) =

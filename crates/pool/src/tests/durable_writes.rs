@@ -460,3 +460,30 @@ fn a_pool_whose_log_took_no_record_is_suspended() {
         v.write(4096, stamp(4096, 3), false).await.unwrap_err();
     });
 }
+
+// What was written before it is on no list any more, and in no group that is committed.
+#[test]
+fn a_flush_waits_for_the_log_to_take_what_another_has_given_it() {
+    Runtime::simulated(6160).block_on(async {
+        let shelf = paced(memory(&["a", "l"], 64 << 20), |name, operation, _| {
+            let is_of_log = name == "l" && operation == Operation::Write;
+            is_of_log.then_some(Nanos::from_secs(1))
+        });
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &["l"])).await.unwrap();
+        pool.set("txg_timeout", "600").await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        let flush = || {
+            let v = v.clone();
+            rt::spawn(async move { v.flush().await })
+        };
+        let first = flush();
+        rt::sleep(Nanos::from_millis(10)).await;
+        let begun = rt::now();
+        flush().await.unwrap();
+        assert!(rt::now().since(begun) > Nanos::from_millis(900));
+        first.await.unwrap();
+        pool.export().await.unwrap();
+    });
+}

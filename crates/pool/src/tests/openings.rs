@@ -1,6 +1,6 @@
 //! Devices whose opening hangs: their file system does not answer.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::layers::SingleWriter;
@@ -250,6 +250,53 @@ fn a_log_side_on_another_host_is_back_soon_after_its_host_however_long_it_was_aw
             pool.export().await.unwrap();
         });
     }
+}
+
+/// As [`Far`]; notes when it was asked whether `m` answers.
+struct Asked(Far, RefCell<Vec<Nanos>>);
+
+impl Opener for Asked {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.0.open(path)
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+    fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
+        self.1.borrow_mut().push(rt::now());
+        self.0.answers(path)
+    }
+}
+
+#[test]
+fn a_host_that_is_away_is_tried_again_after_longer_and_longer_pauses() {
+    let mirrored = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+    let rack = Rack::new(&ALL, SIZE);
+    Runtime::simulated(9).block_on(async move {
+        let opener = Rc::new(Asked(Far(rack.clone()), RefCell::default()));
+        let pool = Pool::create(opener.clone(), "tank", &mirrored).await.unwrap();
+        pool.create_volume(&volume(1 << 20)).await.unwrap();
+        let volume = pool.open_volume("v").unwrap();
+        for time in 0..2 {
+            rack.pull(&["m"]);
+            volume.write(0, stamp(4096, time), true).await.unwrap();
+            opener.1.take();
+            rt::sleep(Nanos::from_secs(60)).await;
+            let asked = opener.1.take();
+            let pauses = asked.windows(2).map(|two| two[1].since(two[0]).0 / 1_000_000_000);
+            assert_eq!(pauses.collect::<Vec<_>>(), [2, 4, 8, 10, 10, 10, 10]);
+            rack.put_back(&["m"]);
+            rt::sleep(Nanos::from_secs(15)).await;
+            assert_eq!(pool.summary().health, Health::Online);
+        }
+        // What the operator took offline is not asked for.
+        pool.offline("m").await.unwrap();
+        opener.1.take();
+        rt::sleep(Nanos::from_secs(60)).await;
+        assert_eq!(opener.1.take(), []);
+        assert!(!pool.events().iter().any(|e| matches!(e, PoolEvent::LogDeviceRefused { .. })));
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]

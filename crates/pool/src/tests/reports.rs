@@ -2,17 +2,18 @@
 
 use std::rc::Rc;
 
-use forebay_array::MemberState;
+use forebay_array::{GroupGeometry, MemberState};
 use forebay_device::IoBuf;
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::{Layout, Nanos};
+use forebay_segment::SegmentKind;
+use forebay_units::{Layout, Lba, Nanos, VolumeId};
 
 use super::compression::scan_ended;
-use super::rack::Rack;
+use super::rack::{Rack, in_store};
 use super::{names, spec, stamp, volume};
-use crate::Pool;
 use crate::spec::{ImportOptions, VolumeSpec};
-use crate::status::{Health, OpCount, PoolCondition, PoolEvent, Timings, VdevNote};
+use crate::status::{Health, OpCount, PoolCondition, PoolEvent, Protection, Timings, VdevNote};
+use crate::{OpenWith, Pool};
 
 const SIZE: u64 = 64 << 20;
 
@@ -68,14 +69,16 @@ fn times_of_volumes_come_by_the_names_that_they_have_now() {
         let w = pool.open_volume("w").unwrap();
         w.write(0, stamp(4096, 1), true).await.unwrap();
         w.write(0, stamp(4096, 2), true).await.unwrap();
-        pool.open_volume("x").unwrap().flush().await.unwrap();
+        let x = pool.open_volume("x").unwrap();
+        x.flush().await.unwrap();
+        x.read(0, IoBuf::zeroed(512)).await.unwrap();
         pool.rename_volume("x", "u").await.unwrap();
         let counts: Vec<(String, [u64; 3])> = pool
             .volume_timings()
             .into_iter()
             .map(|(name, timings)| (name, timings.each_ref().map(Timings::count)))
             .collect();
-        let expected = [("u", [0, 1, 0]), ("v", [0; 3]), ("w", [2, 0, 0])];
+        let expected = [("u", [0, 1, 1]), ("v", [0; 3]), ("w", [2, 0, 0])];
         assert_eq!(counts, expected.map(|(name, counts)| (name.to_owned(), counts)));
         drop(w);
         pool.export().await.unwrap();
@@ -101,6 +104,31 @@ fn a_pool_that_lacks_a_device_says_why() {
         assert!(is_why, "{last}");
         let group = pool.status().groups.remove(0);
         assert_eq!((group.state, group.children[0].state), (Health::Degraded, Health::Online));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_with_one_lost_block_says_so() {
+    Runtime::simulated(4070).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        assert_eq!(pool.condition(), PoolCondition::Well);
+        pool.note_lost_block(VolumeId(pool.volumes()[0].id), Lba(3));
+        assert_eq!(pool.condition(), PoolCondition::DataLost);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_device_in_a_store_shows_its_requests() {
+    Runtime::simulated(4071).block_on(async {
+        let machine = OpenWith::new(1, |name| Ok(in_store(name, SIZE)));
+        let options = spec(Layout::Raid0, &["a"], &[]);
+        let pool = Pool::create(machine, "tank", &options).await.unwrap();
+        assert!(pool.status().groups[0].objects.is_some());
         pool.export().await.unwrap();
     });
 }
@@ -256,6 +284,22 @@ fn each_group_has_what_lies_in_it() {
         for (group, alloc) in groups.iter().zip(&allocs) {
             assert!(*alloc <= group.io.write_bytes, "{allocs:?} {:?}", group.io);
         }
+        // Of raid0, of which nothing is parity, each segment counts for the group that it is of.
+        let mut live = [0u64; 3];
+        let places = pool.store.array.groups();
+        pool.store.table.for_each(|segment, info| {
+            let is_of =
+                |g: &GroupGeometry| (0..g.segments).contains(&(segment.0 - g.first_segment));
+            if info.kind == SegmentKind::Data {
+                let of = places.iter().rposition(|group| group.first_segment <= segment.0);
+                assert!(is_of(&places[of.unwrap()]));
+                live[of.unwrap()] += u64::from(info.live);
+            }
+        });
+        for (live, alloc) in live.iter().zip(&allocs) {
+            let with_ends = (live * 4096)..=(live * 4096 * 103 / 100);
+            assert!(with_ends.contains(alloc), "{live} {alloc}");
+        }
         let raw: u64 = groups.iter().map(|group| group.space.unwrap().raw_size_bytes).sum();
         assert_eq!(raw, pool.summary().raw_size_bytes);
         drop(v);
@@ -342,6 +386,11 @@ fn a_log_shows_its_space_and_its_failed_sides() {
         };
         let (state, sides, space) = shown();
         assert_eq!((state, sides), (Health::Online, vec![(Health::Online, 0); 2]));
+        let log = pool.status().logs.remove(0);
+        assert!(log.children.iter().all(|side| side.io.write_bytes >= 65536), "{log:?}");
+        let of_data = pool.status().groups.remove(0);
+        let all = log.children.iter().chain([&of_data]);
+        assert!(all.into_iter().all(|device| device.protection == Some(Protection::Heartbeat)));
         assert_eq!(space.raw_size_bytes, pool.log.capacity_bytes());
         let used = space.raw_alloc_bytes.unwrap();
         assert!(used >= 65536 && used == pool.log.used_bytes(), "{space:?}");
