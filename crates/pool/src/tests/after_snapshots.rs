@@ -35,6 +35,7 @@ fn a_full_pool_takes_overwrites_once_its_snapshot_is_under_a_root_or_gone() {
                 }
             };
             assert_eq!(full.kind, ErrorKind::NoSpace, "{full}");
+            assert_eq!((full.offset_bytes, full.len_bytes), (end, PART), "{full}");
             pool.sync().await.unwrap();
             assert!(pool.free_blocks() < PART / 4096);
             for at in (PART..end).step_by(PART as usize) {

@@ -1,6 +1,7 @@
 //! Lifetime figures of a pool, over exports, crashes and devices that are opened again.
 
 use forebay_rt::{self as rt, Runtime};
+use forebay_segment::{SegmentKind, SegmentState};
 use forebay_units::{Layout, Lba, Nanos, SegmentId, VolumeId};
 
 use super::rack::Rack;
@@ -136,6 +137,7 @@ fn each_segment_is_counted_by_what_it_is() {
         let options = spec(Layout::Raid0, &["a"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
+        assert_eq!(pool.stats().segments.live_share, 0.0);
         let v = pool.open_volume("v").unwrap();
         for at in 0..8 {
             v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
@@ -144,6 +146,12 @@ fn each_segment_is_counted_by_what_it_is() {
         let whole = pool.stats().segments;
         let all = u64::from(pool.store.table.count());
         assert_eq!(whole.free + whole.open + whole.full, all, "{whole:?}");
+        let mut of_map = 0;
+        pool.store.table.for_each(|_, info| {
+            let is_free = matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
+            of_map += u64::from(info.kind == SegmentKind::Map && !is_free);
+        });
+        assert_eq!(whole.journal, of_map);
         assert!(whole.free < all && whole.full > 0 && whole.journal > 0, "{whole:?}");
         assert!(whole.held_bytes > 7 << 20 && whole.live_share > 0.99, "{whole:?}");
         for at in (0..8 << 20).step_by(16 << 10) {

@@ -14,8 +14,10 @@ const SIZE: usize = 128 << 10;
 
 /// Begins and ends within one block, within its neighbors, within blocks that lie apart, and at
 /// their edges.
-const RANGES: [Range<usize>; 9] = [
+const RANGES: [Range<usize>; 11] = [
     512..1024,
+    512..4608,
+    3584..3584 + 8192,
     4096..8192,
     0..4608,
     3584..4608,

@@ -157,3 +157,17 @@ fn what_a_part_has_read_does_not_come_back_after_a_rollback() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn a_part_of_a_volume_that_is_destroyed_meanwhile_is_refused() {
+    Runtime::simulated(6125).block_on(async {
+        let made = made().await;
+        let Made { pool, .. } = &made;
+        let part = made.begun(512, 1024, 2).await;
+        pool.destroy_volume("v", false).await.unwrap();
+        assert!(!part.await);
+        pool.sync().await.unwrap();
+        assert_eq!(pool.summary().alloc_bytes, 0);
+        pool.export().await.unwrap();
+    });
+}

@@ -33,6 +33,9 @@ fn a_pulse_counts_what_clients_have_done() {
             v.write(at << 20, stamp(8192, at), true).await.unwrap();
         }
         v.write(4 << 20, stamp(65536, 9), false).await.unwrap();
+        // No root has counted what the log took.
+        let now = pool.stats().since_import;
+        assert!(now.log_writes.bytes >= 24_576 && now.log_sequential_writes > 0, "{now:?}");
         let pulse = pool.pulse();
         assert_eq!((pulse.traffic.writes, pulse.traffic.fuas), (ops(4, 90_112), ops(3, 24_576)));
         assert_eq!(pulse.dirty_bytes, 90_112);

@@ -147,16 +147,44 @@ fn clients_lose_a_snapshot_that_is_destroyed_or_has_another_name() {
         let first = pool.open_snapshot("v@a").unwrap();
         assert!(first.geometry().read_only && first.name() == "tank/v@a");
         expect(&first, 0, &stamp(8192, 1)).await;
+        let again = pool.open_snapshot("v@a").unwrap();
         pool.rename_snapshot("v@a", "b").await.unwrap();
         let lost = |device: Device| async move {
             device.read(0, IoBuf::zeroed(4096)).await.unwrap_err().kind == ErrorKind::Gone
         };
-        assert!(lost(first).await && pool.open_snapshot("v@a").is_none());
+        assert!(lost(first).await && lost(again).await && pool.open_snapshot("v@a").is_none());
         let second = pool.open_snapshot("v@b").unwrap();
         assert_eq!(second.name(), "tank/v@b");
         expect(&second, 0, &stamp(8192, 1)).await;
         pool.destroy_snapshots(&names(&["v@b"])).await.unwrap();
         assert!(lost(second).await && pool.open_snapshot("v@b").is_none());
+        drop(v);
+        pool.export().await.unwrap();
+    });
+}
+
+// What is left of the first one goes when the second one is there.
+#[test]
+fn a_snapshot_may_have_the_name_of_one_that_is_being_destroyed() {
+    Runtime::simulated(6145).block_on(async {
+        let pool = made(4 * MIB).await;
+        let v = pool.open_volume("v").unwrap();
+        for round in 0..3 {
+            v.write(0, stamp(1 << 20, round), false).await.unwrap();
+            pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+            v.write(0, stamp(1 << 20, 10 + round), false).await.unwrap();
+            pool.sync().await.unwrap();
+            pool.destroy_snapshots(&names(&["v@a"])).await.unwrap();
+            pool.take_snapshots(&names(&["v@a"])).await.unwrap();
+            for _ in 0..3 {
+                v.write(2 << 20, stamp(4096, round), false).await.unwrap();
+                pool.sync().await.unwrap();
+            }
+            let a = pool.open_snapshot("v@a").expect("the second one");
+            expect(&a, 0, &stamp(1 << 20, 10 + round)).await;
+            pool.destroy_snapshots(&names(&["v@a"])).await.unwrap();
+            assert!(pool.open_snapshot("v@a").is_none());
+        }
         drop(v);
         pool.export().await.unwrap();
     });

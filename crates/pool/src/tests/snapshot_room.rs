@@ -8,7 +8,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::{memory, paced};
-use super::{names, spec, stamp, volume};
+use super::{expect, names, spec, stamp, volume};
 use crate::spec::VolumeSpec;
 use crate::{Pool, VolumeError};
 
@@ -114,7 +114,8 @@ fn a_snapshot_is_refused_when_writes_beside_it_leave_too_little_room() {
     Runtime::simulated(1).block_on(async {
         let (pool, free, taken) = take_beside_writes(1024 * KIB).await;
         let refused = taken.unwrap_err();
-        assert!(matches!(refused, VolumeError::NoSpace { .. }), "{refused}");
+        let VolumeError::NoSpace { needed_bytes, .. } = refused else { panic!("{refused}") };
+        assert_eq!(needed_bytes, 1024 * KIB + 4096);
         assert_eq!(pool.free_blocks(), free);
         assert_eq!(pool.snapshots_of_spec("v@%").unwrap(), ["v@a"]);
         pool.destroy_snapshots(&names(&["v@a"])).await.unwrap();
@@ -225,6 +226,44 @@ fn a_reservation_needs_room_beside_what_a_snapshot_shares() {
             rt::sleep(Nanos::from_millis(20)).await;
         }
         pool.set_volume("v", "reservation", "auto").await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn other_volumes_do_not_take_the_room_of_a_snapshot_that_waits_for_its_group() {
+    Runtime::simulated(3).block_on(async {
+        let (pool, v, is_slow) = almost_full().await;
+        let sparse = VolumeSpec { name: "w".into(), sparse: true, ..volume(1024 * KIB) };
+        pool.create_volume(&sparse).await.unwrap();
+        let w = pool.open_volume("w").unwrap();
+        v.write(0, stamp(128 << 10, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(0, stamp(4096, 2), false).await.unwrap();
+        is_slow.set(true);
+        let group = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.sync().await }
+        });
+        rt::sleep(Nanos::from_millis(10)).await;
+        let snapshot = rt::spawn({
+            let pool = pool.clone();
+            async move { take(&pool).await }
+        });
+        rt::sleep(Nanos::from_millis(1)).await;
+        let mut taken = 0;
+        while w.write(taken * 4096, stamp(4096, taken), false).await.is_ok() {
+            taken += 1;
+        }
+        assert!(taken > 0 && pool.free_blocks() == 0, "{taken}");
+        is_slow.set(false);
+        group.await.unwrap();
+        snapshot.await.unwrap();
+        assert_eq!(pool.overdrawn_blocks(), 0);
+        for at in 0..taken {
+            expect(&w, at * 4096, &stamp(4096, at)).await;
+        }
+        drop((v, w));
         pool.export().await.unwrap();
     });
 }

@@ -50,7 +50,10 @@ fn what_sync_says_of_writes_holds_for_the_throttle() {
         let pool = made().await;
         let state = state_of(&pool);
         let v = pool.open_volume("v").unwrap();
+        let shown = || pool.get_volume("v").unwrap().sync;
+        assert_eq!(shown(), "standard");
         pool.set_volume("v", "sync", "always").await.unwrap();
+        assert_eq!(shown(), "always");
         assert!(state.demand(4096, false).is_durable);
         pool.set_volume("v", "sync", "disabled").await.unwrap();
         v.flush().await.unwrap();
