@@ -1,10 +1,11 @@
 /* A client of an object store that does as little as a client can: requests over connections that stay open,
  * one at a time on each, with signatures that were made before.
  *
- *   store_client HOST PORT CONNECTIONS SECONDS < REQUESTS
+ *   store_client HOST PORT CONNECTIONS SECONDS [RATE] < REQUESTS
  *
  * REQUESTS has a line for each: METHOD TARGET BYTES FROM. A PUT sends BYTES, a GET asks for BYTES from FROM on.
- * Each is made once, or with SECONDS above 0 all again and again for so long. Prints one line of JSON. */
+ * Each is made once, or with SECONDS above 0 all again and again for so long. With RATE a request begins when those
+ * before it have moved their bytes at so many a second. Prints one line of JSON. */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -23,8 +24,8 @@ struct request {
 };
 
 static struct request *requests;
-static long count, next, done, moved;
-static double until;
+static long count, next, done, moved, asked;
+static double begun, until, pace;
 static const char *host;
 static int port;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -61,6 +62,16 @@ static void give(int link, const char *data, long left) {
         data += sent;
         left -= sent;
     }
+}
+
+/* Waits until the requests before have had their time, and counts this one. */
+static void wait_for_turn(long bytes) {
+    pthread_mutex_lock(&lock);
+    double at = begun + (double)asked / pace;
+    asked += bytes;
+    pthread_mutex_unlock(&lock);
+    double left = (until > 0 && at > until ? until : at) - now();
+    if (left > 0) usleep((useconds_t)(left * 1e6));
 }
 
 /* Reads an answer and returns the bytes of its body. `ends`: the store ends the connection then. */
@@ -111,6 +122,8 @@ static void *work(void *seed) {
         pthread_mutex_unlock(&lock);
         if (until > 0 ? now() >= until : at >= count) break;
         const struct request *ask = &requests[at % count];
+        if (pace > 0) wait_for_turn(ask->bytes);
+        if (until > 0 && now() >= until) break;
         int is_put = ask->method[0] == 'P';
         int len = is_put ? snprintf(head, sizeof head, "PUT %s HTTP/1.1\r\nHost: %s:%d\r\nContent-Length: %ld\r\n\r\n",
                                     ask->target, host, port, ask->bytes)
@@ -134,10 +147,11 @@ static void *work(void *seed) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) die("HOST PORT CONNECTIONS SECONDS");
+    if (argc != 5 && argc != 6) die("HOST PORT CONNECTIONS SECONDS [RATE]");
     host = argv[1], port = atoi(argv[2]);
     long threads = atol(argv[3]), room = 0;
     double seconds = atof(argv[4]);
+    pace = argc == 6 ? atof(argv[5]) : 0;
     char method[8], target[2048];
     long bytes, from;
     while (scanf("%7s %2047s %ld %ld", method, target, &bytes, &from) == 4) {
@@ -151,7 +165,7 @@ int main(int argc, char **argv) {
     }
     if (count == 0) die("no requests");
     pthread_t *all = calloc((size_t)threads, sizeof *all);
-    double begun = now();
+    begun = now();
     until = seconds > 0 ? begun + seconds : 0;
     for (long at = 0; at < threads; at++) pthread_create(&all[at], NULL, work, (void *)(at + 1));
     for (long at = 0; at < threads; at++) pthread_join(all[at], NULL);
