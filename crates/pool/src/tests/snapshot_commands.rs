@@ -163,9 +163,8 @@ fn clients_lose_a_snapshot_that_is_destroyed_or_has_another_name() {
     });
 }
 
-// What is left of the first one goes when the second one is there.
 #[test]
-fn a_snapshot_may_have_the_name_of_one_that_is_being_destroyed() {
+fn a_snapshot_may_have_the_name_of_one_that_was_just_destroyed() {
     Runtime::simulated(6145).block_on(async {
         let pool = made(4 * MIB).await;
         let v = pool.open_volume("v").unwrap();

@@ -10,7 +10,7 @@ use forebay_units::{Layout, Nanos};
 use super::rack::{memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::VolumeSpec;
-use crate::{Pool, VolumeError};
+use crate::{CommitError, Pool, VolumeError};
 
 const KIB: u64 = 1 << 10;
 
@@ -50,22 +50,26 @@ async fn take_beside_writes(bytes: u64) -> (Rc<Pool>, u64, Result<(), VolumeErro
     (pool, free, taken)
 }
 
+/// Begins a group, and `v@b` while that is on its way.
+async fn begun_beside_a_group(
+    pool: &Rc<Pool>,
+) -> (rt::JoinHandle<Result<(), CommitError>>, rt::JoinHandle<Result<(), VolumeError>>) {
+    let mine = pool.clone();
+    let group = rt::spawn(async move { mine.sync().await });
+    rt::sleep(Nanos::from_millis(10)).await;
+    let mine = pool.clone();
+    let snapshot = rt::spawn(async move { take(&mine).await });
+    rt::sleep(Nanos::from_millis(1)).await;
+    (group, snapshot)
+}
+
 /// Begins `v@b` while a group is on its way, overwrites `bytes` meanwhile, and waits for it.
 async fn end_beside_writes(bytes: u64) -> (Rc<Pool>, u64, Result<(), VolumeError>) {
     let (pool, v, is_slow) = almost_full().await;
     let free = pool.free_blocks();
     v.write(0, stamp(4096, 1), false).await.unwrap();
     is_slow.set(true);
-    let group = rt::spawn({
-        let pool = pool.clone();
-        async move { pool.sync().await }
-    });
-    rt::sleep(Nanos::from_millis(10)).await;
-    let snapshot = rt::spawn({
-        let pool = pool.clone();
-        async move { take(&pool).await }
-    });
-    rt::sleep(Nanos::from_millis(1)).await;
+    let (group, snapshot) = begun_beside_a_group(&pool).await;
     for at in (0..bytes).step_by(64 << 10) {
         v.write((1 << 20) + at, stamp(64 << 10, at), false).await.unwrap();
     }
@@ -241,16 +245,7 @@ fn other_volumes_do_not_take_the_room_of_a_snapshot_that_waits_for_its_group() {
         pool.sync().await.unwrap();
         v.write(0, stamp(4096, 2), false).await.unwrap();
         is_slow.set(true);
-        let group = rt::spawn({
-            let pool = pool.clone();
-            async move { pool.sync().await }
-        });
-        rt::sleep(Nanos::from_millis(10)).await;
-        let snapshot = rt::spawn({
-            let pool = pool.clone();
-            async move { take(&pool).await }
-        });
-        rt::sleep(Nanos::from_millis(1)).await;
+        let (group, snapshot) = begun_beside_a_group(&pool).await;
         let mut taken = 0;
         while w.write(taken * 4096, stamp(4096, taken), false).await.is_ok() {
             taken += 1;
