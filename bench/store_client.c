@@ -120,7 +120,7 @@ static void *work(void *seed) {
         pthread_mutex_lock(&lock);
         long at = next++;
         pthread_mutex_unlock(&lock);
-        if (until > 0 ? now() >= until : at >= count) break;
+        if (until <= 0 && at >= count) break;
         const struct request *ask = &requests[at % count];
         if (pace > 0) wait_for_turn(ask->bytes);
         if (until > 0 && now() >= until) break;
@@ -152,6 +152,7 @@ int main(int argc, char **argv) {
     long threads = atol(argv[3]), room = 0;
     double seconds = atof(argv[4]);
     pace = argc == 6 ? atof(argv[5]) : 0;
+    if (argc == 6 && pace <= 0) die("RATE is a number of bytes a second");
     char method[8], target[2048];
     long bytes, from;
     while (scanf("%7s %2047s %ld %ld", method, target, &bytes, &from) == 4) {
